@@ -115,7 +115,8 @@ def snapshot_path(image: Image, memory: int) -> Path:
     """
     arch = arch_of(image).name
     made_by = fingerprint(
-        (*machine_modules(arch), "images.boots", "images.login", "images.shell"), ("unicorn",))
+        (*machine_modules(arch), "images.boots", "images.login", "images.shell"),
+        ("unicorn", "dpkt"))
     name = f"{arch}-{image.identity[-32:]}-{memory >> 20}M-{made_by}.kinst"
     return cached_file("snapshots", name)
 
@@ -147,7 +148,10 @@ def booted(image: Image, memory: int = MEMORY, limit: int = LIMIT) -> UnicornMac
         stop = boot_to_shell(machine, limit)
         if stop.detail != machine.guest.boot.shell_prompt:
             settle_at_reader(machine)
+    network = machine.board.network
     try:
+        if network is not None and network.used:
+            raise SnapshotError("during the boot, the guest asked the network's peer for a file")
         snapshot.save(machine, path)
         _drop_older(path)
     except (SnapshotError, OSError) as error:
@@ -167,7 +171,7 @@ def _with_files(machine: UnicornMachine) -> UnicornMachine:
     console = bytes(machine.console.text)
     ran = run_command(machine, session.attach.format(len(machine.board.disks)), LIMIT)
     if ran.status:
-        said = plain(ran.output.decode("utf-8", "replace")).strip()
+        said = plain(ran.output.decode("utf-8", "replace").strip())
         raise CommandError(f"{machine.image.path}: the system cannot mount the disk with the "
                            f"files: {said}")
     machine.console.text[:] = console

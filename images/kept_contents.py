@@ -9,7 +9,6 @@ from emu.elf.boot_options import COPIED
 from emu.host.atomic_file import replacing
 from emu.host.errors import ImageError, KinstError
 from emu.host.input_file import Content, HeldFile, pieces, taken
-from emu.host.printable import printable
 from emu.host.progress import PROGRESS
 from emu.replay.inputs import ReplayError
 from emu.replay.kept import Kept
@@ -40,7 +39,8 @@ class KeptContents:
         """
         digest = hashlib.sha256(content).hexdigest()
         path = _state_path(digest)
-        if not path.exists():
+        kept = Kept("", digest, len(content))
+        if not path.is_file() or _unpacked(path, kept) is None:
             try:
                 with replacing(path) as file:
                     file.write(zstandard.ZstdCompressor(level=LEVEL).compress(content))
@@ -62,11 +62,13 @@ class KeptContents:
         for path in self._places(kept):
             if found := _matching(path, kept):
                 return found
-        where = f" at {printable(kept.path)}," if kept.path else ""
-        raise ReplayError(
-            f"{self._recording}: refers to {'a disk' if kept.path else 'a state'} of {kept.size} "
-            f"bytes with the SHA-256 digest {kept.digest}, which is neither{where} next to the "
-            "recording nor in the cache; put it back, or record again with --self-contained")
+        which = f"of {kept.size} bytes with the SHA-256 digest {kept.digest}"
+        if not kept.path:
+            raise ReplayError(f"{self._recording}: starts from a state {which}, which is no longer "
+                              "in the cache; record it again, with --self-contained")
+        raise ReplayError(f"{self._recording}: refers to a disk {which}; it was {kept.path!r}, and "
+                          "is now neither there nor next to the recording nor a fetched base "
+                          "system; put it back, or record again with --self-contained")
 
     def _places(self, kept: Kept) -> list[Path]:
         if not kept.path:
@@ -74,7 +76,8 @@ class KeptContents:
         hint = Path(kept.path)
         known = [image.path.with_name(catalog.ROOT_FILE) for image in catalog.known()
                  if image.path is not None]
-        return list(dict.fromkeys([hint, self._recording.with_name(hint.name), *known]))
+        beside = [self._recording.with_name(hint.name)] if hint.name else []
+        return list(dict.fromkeys([hint, *beside, *known]))
 
 
 def _state_path(digest: str) -> Path:

@@ -11,6 +11,7 @@ from emu.machine.machine import Machine, Stop, StopReason, Until
 IDLE = 3600 * 10**9  # default limit of idle virtual time in ns
 QUIET = 10 * 10**9  # idle virtual time in ns after which the console is searched for a prompt
 MOST_QUOTED = 200  # maximum number of characters of a console line in a message
+PLACE = r"(?:\S{1,80} )?"  # pattern of what a shell's prompt shows before its last characters
 TAIL = 4096  # number of bytes at the end of the console that are searched for lines
 ESCAPES = re.compile(rb"\033(?:\[[0-9;?]*[ -/]*[@-~]|\][^\007]{0,100}\007|[78=>])")
 
@@ -46,7 +47,7 @@ def shows(machine: Machine, prompt: str) -> bool:
     if lines[-1]:
         return lines[-1].endswith(prompt)
     finished = [line for line in lines if line]
-    return bool(finished) and prompt in finished[-1]
+    return bool(finished) and re.match(PLACE + re.escape(prompt), finished[-1]) is not None
 
 
 def at_session_prompt(machine: Machine) -> bool:

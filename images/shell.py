@@ -249,7 +249,7 @@ def _not_ended(machine: Machine, reader: ConsoleReader, command: str, stop: Stop
         return f"{name} has not ended after {limit:,} instructions; --limit sets another limit"
     if stop.reason is StopReason.IDLE:
         why = ("waits for input, but nothing is typed" if reader.waits
-               else f"has been idle for {idle / 1e9:g} virtual seconds")
+               else f"has been idle for {idle / 1e9:g} virtual seconds; --idle sets another limit")
         return f"{name} {why}; {quoted_last_line(machine)}"
     return f"{name} did not end: {stop}"
 
@@ -286,6 +286,9 @@ def with_folder(image: Image, folder: Path | None) -> Image:
     """
     if folder is None:
         return image
+    if image.options.disks and has_our_shell(image):
+        raise CommandError("files: the kinst-emu userland on a disk cannot mount a second disk; "
+                           "leave out --disk, or put the files into the disk image")
     if image.options.disks or not has_our_shell(image):
         return replace(image, options=replace(image.options, files=_disk_of(folder)))
     disk = with_files(folder, arch_of(image).name)

@@ -8,6 +8,7 @@ from typing import Any
 
 from emu.devices.device import Bus, Line
 from emu.devices.virtio_block import VirtioBlock
+from emu.host.errors import OtherContentError
 from emu.host.input_file import Content
 
 CAPACITY = 1 << 30  # size of the disk in bytes; it reads as zeros behind the content
@@ -36,6 +37,7 @@ class LateDisk(VirtioBlock):
 
     def restore(self, state: dict[str, Any]) -> None:
         if state["inserted"] and state["digest"] != self._digest:
-            raise ValueError("the saved state belongs to other files")
+            raise OtherContentError("the state belongs to other files in /files; give the files as "
+                                    "they were")
         super().restore(state)
         self._content = self._late if self.inserted else memoryview(b"")

@@ -11,22 +11,22 @@ from emu.devices.device import Bus, Device
 
 FIRST_KEY = 20_000_000  # time in ns from typing to the arrival of the first byte
 BYTE_TIME = 1_000_000  # time in ns between two bytes
+CONSOLE = "uart"  # name of the port that is the console; nothing is connected to other ports
 
 
 class SerialPort(Device):
     """Serial port between the guest and a terminal.
 
-    The guest's output goes to the console, or to ``output``; typed bytes arrive through
-    ``receive``.  The STATE of a
+    The guest's output goes to ``output``; typed bytes arrive through ``receive``.  The STATE of a
     subclass has to include ``waiting`` (typed, not arrived) and ``fifo`` (arrived, not read).
     """
 
     fifo: bytearray
 
-    def __init__(self, bus: Bus, name: str = "uart") -> None:
+    def __init__(self, bus: Bus, name: str = CONSOLE) -> None:
         self._bus = bus
         self._arrival = bus.timer(name, self._arrive)
-        self.output: Callable[[int], None] = bus.output
+        self.output: Callable[[int], None] = bus.output if name == CONSOLE else _nowhere
         self.waiting = bytearray()
 
     @abstractmethod
@@ -49,3 +49,7 @@ class SerialPort(Device):
             del self.waiting[0]
         if self.waiting:
             self._arrival.set(self._bus.now + BYTE_TIME)
+
+
+def _nowhere(byte: int) -> None:
+    """Discard a byte, because nothing is connected to the port."""

@@ -53,6 +53,11 @@ class VirtioNet(VirtioDevice):
         self._link.schedule(when, frame)
         self._wake(NEVER)
 
+    @property
+    def used(self) -> bool:
+        """Whether the guest's state may depend on the files that the network's peer offers."""
+        return self._link.used
+
     def available(self, queue: int) -> None:
         self._wake(self._bus.now + LATENCY)
 

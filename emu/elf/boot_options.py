@@ -136,11 +136,18 @@ class BootOptions:
         """All disks, beginning with the memory disk if there is one."""
         return (*(() if self.memory_disk is None else (self.memory_disk,)), *self.disks)
 
+    @property
+    def late_digest(self) -> str:
+        """Text that identifies the contents that ``digest`` leaves out."""
+        return " ".join(([self.files.digest] if self.files is not None else [])
+                        + ([self.network.digest] if self.network is not None else []))
+
     @functools.cached_property
     def digest(self) -> str:
         """SHA-256 digest of the options in hexadecimal; an empty string for default options.
 
-        The content of ``files`` is left out, because a boot does not depend on it.
+        The contents of ``files`` and of the network's files are left out: a boot does not depend on
+        the former, and a state that depends on the latter knows them (``Peer.used``).
         """
         if self == NOTHING:
             return ""
@@ -150,7 +157,7 @@ class BootOptions:
                           *([f"{self.cpus} CPUs, {self.turn}"] if self.cpus > 1 else []),
                           *([f"date {self.date}"] if self.date is not None else []),
                           *(["files"] if self.files is not None else []),
-                          *([f"network {self.network.digest}"] if self.network else []),
+                          *([f"network {self.network.kind}"] if self.network else []),
                           *([f"entropy {self.entropy}"] if self.entropy is not None else []),
                           *(["serial"] if self.serial else [])))
         return hashlib.sha256(text.encode()).hexdigest()
@@ -200,7 +207,8 @@ def boot_options(environment: Sequence[str], flags: str, disk: Path | None,
     :raises ImageError: if a disk image cannot be used; see ``disk_image``.
     """
     if len(disks) > MAX_DISKS:
-        raise KinstError(f"--disk: {len(disks)} disks given; at most {MAX_DISKS} are allowed")
+        raise KinstError(f"--disk: {len(disks)} disks given, including that of --base; at most "
+                         f"{MAX_DISKS} are allowed")
     for text in environment:
         if not ASSIGNMENT.fullmatch(text):
             raise KinstError(f"--env {text!r}: must be NAME=VALUE in printable ASCII characters")

@@ -19,3 +19,7 @@ class MemoryAccessError(KinstError):
 
 class MachineError(KinstError):
     """Error raised if the machine cannot carry out a request."""
+
+
+class OtherContentError(KinstError):
+    """Error raised if a saved state belongs to other files than those of the machine."""

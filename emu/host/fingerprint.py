@@ -41,7 +41,7 @@ def machine_modules(arch: str) -> tuple[str, ...]:
     """Return the packages that determine how a machine behaves, for ``fingerprint``."""
     return tuple(f"emu.{name}" for name in (
         "host", "arch", "elf", "guest", "guests", "guests.teaching", "guests.freebsd",
-        "guests.illumos.amd64", "machine", "devices", "unicorn", arch, f"unicorn.{arch}",
+        "guests.illumos.amd64", "machine", "network", "devices", "unicorn", arch, f"unicorn.{arch}",
         f"guests.freebsd.{arch}"))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import dpkt
 from dpkt import arp, icmp
 
+from emu.host.errors import OtherContentError
 from emu.host.input_file import Content
 from emu.network import dhcp, names
 from emu.network.link import Link
@@ -43,10 +44,12 @@ class Peer(Link):
     """The built-in peer at the other end of the link.
 
     :param files: files that its HTTP server offers: path -> content.
+    :param digest: digest of the files.
     """
 
-    def __init__(self, files: Mapping[str, Content]) -> None:
+    def __init__(self, files: Mapping[str, Content], digest: str = "-") -> None:
         super().__init__()
+        self._digest = digest
         self._tcp = TcpServer(files)
         self._free = 0  # virtual time at which the link has transmitted the last frame
         self._guest = BROADCAST  # Ethernet address of the last sender
@@ -137,11 +140,20 @@ class Peer(Link):
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"tcp": self._tcp.state(), "free": self._free,
-                                  "guest": self._guest.hex()}
+                                  "guest": self._guest.hex(),
+                                  "files": self._digest if self.used else ""}
+
+    @property
+    def used(self) -> bool:
+        return self._tcp.used
 
     def restore(self, state: dict[str, Any]) -> None:
         super().restore(state)
         self._tcp.restore(state["tcp"])
+        if state["files"] not in ("", self._digest):
+            raise OtherContentError("the state belongs to other files of the network's peer; give "
+                                    "the folder as it was")
+        self._tcp.used = state["files"] != ""
         free, guest = state["free"], bytes.fromhex(state["guest"])
         if type(free) is not int or not 0 <= free < 1 << 63 or len(guest) != 6:
             raise ValueError("the saved state of the network peer is invalid")

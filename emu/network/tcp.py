@@ -21,6 +21,7 @@ ECHO, DISCARD = 7, 9  # ports
 SERVICES = ECHO, DISCARD, http.PORT
 SEGMENT = 1460  # maximum size in bytes of the data in a segment
 NO_OPTION = 536  # maximum size of a segment for a guest that states none
+LEAST = 216  # the peer sends no smaller segments, whatever the guest states
 WINDOW = 65535  # maximum number of bytes that are received, or sent, without acknowledgement
 MAX_CONNECTIONS = 256
 FIRST_RETRY = 200_000_000  # time in ns until a segment is sent again the first time
@@ -75,6 +76,7 @@ class TcpServer:
     def __init__(self, files: Mapping[str, Content]) -> None:
         self._files = files
         self._connections: dict[Key, Connection] = {}
+        self.used = False  # whether the guest has asked the HTTP server for anything
 
     @property
     def next(self) -> int:
@@ -89,7 +91,8 @@ class TcpServer:
         """
         try:
             segment = dpkt.tcp.TCP(data)
-            options = dict(dpkt.tcp.parse_opts(segment.opts))
+            # dpkt returns None for an option that is cut off.
+            options = dict(option for option in dpkt.tcp.parse_opts(segment.opts) if option)
         except MALFORMED:
             return []
         key = guest, segment.sport, segment.dport
@@ -115,7 +118,7 @@ class TcpServer:
     def due(self, now: int) -> list[tuple[bytes, dpkt.tcp.TCP]]:
         """Return the (guest's address, segment) to send again because a time has passed."""
         out = []
-        for key, connection in list(self._connections.items()):
+        for key, connection in sorted(self._connections.items(), key=lambda item: item[0]):
             if connection.retry > now:
                 continue
             connection.retries += 1
@@ -140,7 +143,7 @@ class TcpServer:
         seed = hashlib.sha256(repr((key, segment.seq)).encode()).digest()
         connection = self._connections[key] = Connection(
             int.from_bytes(seed[:4]), (segment.seq + 1) % 2**32, segment.win,
-            max(min(size, SEGMENT), 1), retry=now + FIRST_RETRY)
+            max(min(size, SEGMENT), LEAST), retry=now + FIRST_RETRY)
         return [_greeting(key, connection)]
 
     def _acknowledge(self, key: Key, connection: Connection, segment: dpkt.tcp.TCP,
@@ -186,6 +189,7 @@ class TcpServer:
     def _request(self, connection: Connection, data: bytes) -> None:
         connection.request = (connection.request + data)[: http.MAX_REQUEST]
         if http.END in connection.request or len(connection.request) == http.MAX_REQUEST:
+            self.used = True
             response = http.respond(connection.request, self._files)
             connection.head, connection.file = response.head, response.file
             connection.closing = True
@@ -266,7 +270,7 @@ class TcpServer:
     def _is_sound(self, one: Connection) -> bool:
         """Return whether a connection from a file can be used."""
         return (0 <= one.first < 1 << 32 and 0 <= one.expected < 1 << 32
-                and 0 <= one.window < 1 << 16 and 1 <= one.segment <= SEGMENT
+                and 0 <= one.window < 1 << 16 and LEAST <= one.segment <= SEGMENT
                 and (one.file == http.NO_FILE or one.file in self._files)
                 and 0 <= one.retry <= NEVER and 0 <= one.retries <= MOST_RETRIES
                 and len(one.head) <= WINDOW + http.MAX_REQUEST

@@ -401,6 +401,11 @@ class Recorder:
         self.end()
 
 
+def _is_text(value: object, most: int) -> bool:
+    """Return whether a value is a printable text that is neither empty nor too long."""
+    return isinstance(value, str) and 0 < len(value) <= most and value.isprintable()
+
+
 def _referred(disk: DiskImage) -> tuple[bytes, bytes]:
     """Return the part for a reference to a disk."""
     kept = Kept(DISK.decode(), disk.digest, len(disk.content), os.path.abspath(disk.path))
@@ -452,9 +457,8 @@ def _start_from_json(row: Any) -> Start:
                  or (type(start.date) is int and 0 <= start.date <= MAX_DATE))
             and type(start.files) is bool and start.network in (None, *NETWORKS)
             and len(start.shared) <= MAX_SHARED
-            and all(isinstance(name, str) and len(name) <= MAX_NAME for name in start.shared)
-            and (start.entropy is None or (isinstance(start.entropy, str)
-                                           and len(start.entropy) <= MAX_SEED))
+            and all(_is_text(name, MAX_NAME) for name in start.shared)
+            and (start.entropy is None or _is_text(start.entropy, MAX_SEED))
             and type(start.serial) is bool
             and isinstance(start.kernel, str) and len(start.kernel) <= MAX_KERNEL
             and all(MODULE.fullmatch(name) and BUILD_ID.fullmatch(build_id)

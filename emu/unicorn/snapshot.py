@@ -159,7 +159,8 @@ def restore(path: Path, image: Image) -> UnicornMachine:
                 str(header["build_id"])):
             raise SnapshotError(
                 f"{path}: belongs to another kernel ({header['architecture']}, build ID "
-                f"{str(header['build_id'])[:16]}), not to {image.path}; give the snapshot's kernel"
+                f"{str(header['build_id'])[:16]}), not to {image.path} with these options; give "
+                "the snapshot's kernel, disks and boot options"
             )
         machine = UnicornMachine(image, memory=int(header["memory"]))
         _restore_image(machine, header.get("image", []), path)

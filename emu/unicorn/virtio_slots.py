@@ -14,7 +14,6 @@ from emu.devices.virtio_entropy import VirtioEntropy
 from emu.devices.virtio_net import VirtioNet
 from emu.elf.boot_options import WIRE, BootOptions, Network
 from emu.network.link import Link
-from emu.network.peer import Peer
 
 Interrupt = Callable[[int], Line]  # slot -> its interrupt line
 
@@ -69,4 +68,6 @@ def network_in(slots: tuple[Slot, ...]) -> VirtioNet | None:
 def _link(network: Network) -> Link:
     if network.kind == WIRE:
         return Link()
-    return Peer({file.name: file.content for file in network.files})
+    from emu.network.peer import Peer  # deferred, because the import of dpkt is slow
+
+    return Peer({file.name: file.content for file in network.files}, network.digest)

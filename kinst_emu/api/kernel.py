@@ -114,7 +114,8 @@ def open_kernel(name: str | Path, modules: Sequence[str | Path] = (), *, userlan
     image = with_disks(found, [Path(disk) for disk in disks], base, single, date)
     image = with_cpus(attached(image, network, entropy, serial), cpus)
     if image.options.disks and userland:
-        raise KinstError("base and disks: cannot be combined with userland")
+        raise KinstError("a system on a disk (base, disks) and the kinst-emu userland (userland) "
+                         "exclude each other; leave out one of them")
     if userland or files is not None:
         image = with_folder(with_userland(image), None if files is None else Path(files))
     return Kernel(image)

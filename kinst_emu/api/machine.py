@@ -11,6 +11,7 @@ from dtrace.calls.prototypes import check_data, check_number, check_shape, regis
 from dtrace.debug.symbols import find_function
 from dtrace.descriptions.code_places import code_place
 from dwarf.values import CArray, CStruct, Value, addressof, from_bits
+from emu.devices.serial_port import SerialPort
 from emu.host.errors import KinstError
 from emu.machine.call import DEFAULT_LIMIT, Caller
 from emu.machine.machine import Stop, StopReason, Until
@@ -20,6 +21,7 @@ from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.state import Snapshot
 from images.boots import LIMIT
+from images.login import IDLE
 from images.shell import Ran, run_command
 from kinst.probes.breakpoints import GUEST, PATHS, Breakpoints
 from kinst.probes.breakpoints import Path as TrapPath
@@ -68,7 +70,17 @@ class Machine(Inspected):
         self._program: Program | None = None
         self._second = bytearray()
         if isinstance(emulated, UnicornMachine) and emulated.board.second is not None:
-            emulated.board.second.output = self._second.append
+            self._listen(emulated.board.second)
+
+    def _listen(self, port: SerialPort) -> None:
+        """Keep the output of a serial port, in addition to what else happens with it."""
+        before = port.output
+
+        def sent(byte: int) -> None:
+            before(byte)
+            self._second.append(byte)
+
+        port.output = sent
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -174,7 +186,7 @@ class Machine(Inspected):
         return stop
 
     @in_turn
-    def command(self, line: str, limit: int = LIMIT) -> Ran:
+    def command(self, line: str, limit: int = LIMIT, idle: float = IDLE / 1e9) -> Ran:
         """Run a command in the guest's shell, and wait until it ends.
 
         The machine must be at the shell prompt of kinst's userland or of a base system::
@@ -183,12 +195,16 @@ class Machine(Inspected):
             print(kernel.boot().command("ls / | wc").output)
 
         :param limit: maximum number of instructions of the command.
+        :param idle: virtual seconds without work or console output after which the command is
+            abandoned.
         :return: the command's ``output`` (bytes) and exit ``status``, which is None if the command
             powered the machine off.
         :raises CommandError: when the command is not a valid line or does not end, or the machine
             is not at a shell prompt.
         """
-        return run_command(self._unicorn("command()"), line, limit)
+        if not 0 < idle <= MOST / 1e9:
+            raise KinstError(f"command: idle={idle!r} must be a positive number of seconds")
+        return run_command(self._unicorn("command()"), line, limit, int(idle * 1e9))
 
     def _place(self, place: str | int) -> int:
         if isinstance(place, int):
@@ -474,7 +490,8 @@ class Machine(Inspected):
             return State(machine.snapshot(), self._of(), placed)
 
     def _of(self) -> tuple[str, int]:
-        return self.emulated.image.identity, self.emulated.memory
+        image = self.emulated.image
+        return f"{image.identity} {image.options.late_digest}", self.emulated.memory
 
     @in_turn
     def restore(self, state: State) -> None:
@@ -508,11 +525,13 @@ class Machine(Inspected):
             snapshot.save(machine, Path(path))
 
     @contextlib.contextmanager
-    def record(self, path: str | Path) -> Iterator[None]:
+    def record(self, path: str | Path, self_contained: bool = False) -> Iterator[None]:
         """Record the machine's run to a file during a ``with`` block.
 
         :class:`Recording` opens the file.
 
+        :param self_contained: whether the file contains the machine's state at its start, and large
+            disks.  Otherwise the state is in the cache, and the file refers to it and to the disks.
         :raises KinstError: when the file cannot be written, or probes are enabled.
         """
         from kinst_emu.api.record_run import recorded  # deferred, because the import is slow
@@ -522,7 +541,8 @@ class Machine(Inspected):
         recording = contextlib.ExitStack()
         with self.turn:
             recording.enter_context(recorded(
-                self.emulated, Path(path), STATE, "a Python program", quiet=True))
+                self.emulated, Path(path), STATE, "a Python program", quiet=True,
+                self_contained=self_contained))
         try:
             yield
         finally:

@@ -101,7 +101,7 @@ def with_cpus(image: Image, cpus: int | None) -> Image:
 def self_contained_option(parser: argparse.ArgumentParser) -> None:
     """Add ``--self-contained``."""
     parser.add_argument("--self-contained", action="store_true",
-                        help="put disks of more than 64 MiB and the state of --restore into the "
+                        help="put disks of more than 64 MiB and a restored state into the "
                         "recording (default: the recording refers to the disks' files, and to the "
                         "state in the cache)")
 
@@ -153,7 +153,8 @@ def with_options(image: Image, arguments: argparse.Namespace) -> Image:
                              "the file")
     flags = arguments.append
     if arguments.multi and "s" in flags:
-        raise KinstError(f"--multi: contradicts --append {flags}")
+        raise KinstError(f"--multi: contradicts the flag s in --append {flags}; leave out one of "
+                         "them")
     if arguments.single:
         flags += single_user(bool(arguments.base or arguments.disk or arguments.memory_disk))
     base = [catalog.base(image)] if arguments.base else []

@@ -13,7 +13,13 @@ from emu.host.errors import KinstError
 from emu.machine.call import DEFAULT_LIMIT
 from kinst.probes.breakpoints import PATHS, PER_PROBE, THREAD
 from kinst.probes.breakpoints import Path as TrapPath
-from kinst_emu.cli.boot_words import cpus_option, system_options
+from kinst_emu.cli.boot_words import (
+    cpus_option,
+    disk_option,
+    idle_option,
+    parse_idle,
+    system_options,
+)
 from kinst_emu.cli.completion import complete, kernel_option
 from kinst_emu.cli.conflicts import SCHEDULED, refuse
 from kinst_emu.cli.device_words import DeviceWords, device_options, device_words
@@ -155,11 +161,10 @@ def make_parser() -> argparse.ArgumentParser:
     add("--files", metavar="DIR",
         help="with -c '$ COMMAND': copy the files of this host directory into the guest's /files "
         "(default: no files)")
-    add("--disk", action="append", default=[], metavar="FILE",
-        help="attach a disk image; the first disk is the root file system; changes are discarded "
-        "on exit; may be repeated (default: no disks)")
+    disk_option(parser)
     system_options(parser)
     device_options(parser)
+    idle_option(parser)
     cpus_option(parser)
     add("--program", action="append", default=[], metavar="FILE",
         help="read the symbols of this statically linked user program; ustack() then shows "
@@ -325,6 +330,7 @@ class Work:
     :param schedule: schedule of the calls in ``runs``.
     :param setup: calls made before the runs.
     :param limit: instructions after which the workload is stopped.
+    :param idle: idle virtual time in ns after which a command is stopped.
     :param user_programs: files of --program.
     """
 
@@ -337,6 +343,7 @@ class Work:
     setup: str
     unchecked: bool
     limit: int | None
+    idle: int
     user_programs: list[Path]
 
 
@@ -438,14 +445,14 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
     line = CommandLine(
         ProgramTexts(given.programs, given.words, options, given.preprocess,
                      [Path(path) for path in given.libraries], frames),
-        System(given.kernel, given.module, [Path(file) for file in given.disk], given.base,
+        System(given.kernel, given.module, given.disk, given.base,
                given.single, given.multi, given.date, device_words(given), given.cpus, given.memory,
                given.machine, given.trap_path, given.trampolines, given.unsafe),
         Work(given.workload, _path(given.files),
              None if given.process is None else parse_count(given.process, "-p"),
              _path(given.replay), given.schedule, tuple(given.runs), given.setup, given.unchecked,
              None if given.limit is None else parse_count(given.limit, "--limit"),
-             [Path(file) for file in given.program]),
+             parse_idle(given.idle), [Path(file) for file in given.program]),
         Shown(given.listing, given.verbose, given.rewritten, given.output, given.compile_only,
               given.show_code, given.json, given.report, given.sources, given.plot, given.tracks,
               given.emit_elf, given.digest),

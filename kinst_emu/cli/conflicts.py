@@ -46,8 +46,10 @@ RULES: dict[str, tuple[Rule, ...]] = {
                "svg"),
         *_each("steps what_if", "{}: cannot be used with --gif, which draws the firing unchanged",
                "gif"),
-        *_each("call arch clause what_if sources json svg gif",
+        *_each("call arch clause what_if sources json svg gif disk base single multi date net",
                "{}: cannot be used with --run and --schedule", "runs schedule"),
+        *_each("disk base single multi date net", "{}: cannot be used with --arch, which selects "
+               "the teaching kernels", "arch"),
     ),
     "explore": (
         *_each("jobs", "{}: cannot be used with --cluster", "cluster"),

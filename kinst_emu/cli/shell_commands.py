@@ -20,13 +20,15 @@ class ShellCommands:
 
     :param machine: machine whose shell runs the commands; None when there is no shell.
     :param limit: instructions after which a command is stopped.
+    :param idle: idle virtual time in ns after which a command is stopped.
     :param options: D options.
     :ivar ended: whether the workload has ended.
     """
 
-    def __init__(self, machine: Machine | None, limit: int, options: Options) -> None:
+    def __init__(self, machine: Machine | None, limit: int, idle: int,
+                 options: Options) -> None:
         self._machine = machine if isinstance(machine, UnicornMachine) else None
-        self._limit, self._options = limit, options
+        self._limit, self._idle, self._options = limit, idle, options
         self._waiting: list[str] = []
         self._left, self.ended, self._done = MOST_COMMANDS, False, False
 
@@ -85,7 +87,7 @@ class ShellCommands:
     def _run(self, command: str) -> None:
         """Run a command and, like dtrace(1), report a nonzero exit status."""
         assert self._machine is not None
-        ran = run_command(self._machine, command, self._limit)
+        ran = run_command(self._machine, command, self._limit, self._idle)
         if ran.status and not self._options.given("quiet"):
             print(f"dtrace: '{command}' exited with status {ran.status}", file=sys.stderr)
 

@@ -121,7 +121,7 @@ class TracedKernel:
                 UserPrograms(program_files(self.image, files), named), self._first_word)
             self.commands = ShellCommands(
                 self.machine if self._command is not None and self.player is None else None,
-                line.work.limit or LIMIT, line.texts.options)
+                line.work.limit or LIMIT, line.work.idle, line.texts.options)
             if line.work.process is not None:
                 self.target.processes.check(line.work.process)
             undo.pop_all()
@@ -159,7 +159,7 @@ class TracedKernel:
         command = self._command or ""
         if self.player is not None:
             typed = b"".join(event.value for event in self.player.recording.inputs
-                             if event.kind == TYPE)
+                             if event.kind == TYPE and not event.name)
             command = (typed.splitlines() or [b""])[0].decode("utf-8", "replace")
         words = command.split()
         return Path(words[0]).name if words else ""

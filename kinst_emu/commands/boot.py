@@ -183,12 +183,13 @@ def _debugged(machine: UnicornMachine, arguments: argparse.Namespace) -> int:
     from kinst_emu.cli.debugging import serve_machine
 
     for option in ("until", "instructions", "keys", "at", "interactive", "digest", "record", "save",
-                   "json"):
+                   "json", "write"):
         if getattr(arguments, option):
             name = "type" if option == "keys" else option
             raise KinstError(f"--{name}: cannot be combined with --gdb, because gdb controls the "
                              "run")
-    serve_machine(machine, arguments.gdb)
+    with connected(machine, device_words(arguments)):
+        serve_machine(machine, arguments.gdb)
     return 0
 
 

@@ -55,12 +55,13 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     what = f"{len(sizes)} files, {total / (1 << 20):.1f} MiB"
     if clear:
-        print(f"{directory}: removed {what}")
+        kept = "" if arguments.states else "; states are kept, --states removes them, too"
+        print(f"{directory}: removed {what}{kept}")
         return 0
     for path, size in sizes.items():
         print(f"{size / (1 << 20):>8.1f} MiB  {path.relative_to(directory)}")
-    print(f"{directory}: {what}; 'kinst cache clear' removes them; KINST_CACHE sets another "
-          "directory")
+    print(f"{directory}: {what}; 'kinst cache clear' removes them, except states; "
+          "KINST_CACHE sets another directory")
     return 0
 
 

@@ -14,7 +14,7 @@ from emu.unicorn import snapshot
 from images import catalog
 from images.boots import BootAhead, BootError, settle_at_reader, unbooted
 from kinst_emu.api.record_run import recorded
-from kinst_emu.cli.boot_words import cpus_option, with_cpus
+from kinst_emu.cli.boot_words import cpus_option, self_contained_option, with_cpus
 from kinst_emu.cli.completion import kernel_option
 from kinst_emu.terminal.terminal import hexdump, parse_count, parse_size, show_byte, show_console
 
@@ -55,6 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--record", type=Path, metavar="FILE",
                         help="record the call in this file for kinst replay, even if it fails "
                         "(default: no recording)")
+    self_contained_option(parser)
     parser.add_argument("--json", action="store_true",
                         help="print the result as JSON (default: text)")
 
@@ -88,7 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
     evaluation = Evaluation(Caller(machine, limit), prototypes)
     start = STATE if arguments.snapshot else PLACED if arguments.no_boot else BOOTED
     try:
-        with recorded(machine, arguments.record, start, arguments.call, arguments.json), \
+        with recorded(machine, arguments.record, start, arguments.call, arguments.json,
+                      arguments.self_contained), \
                 PROGRESS.working(f"calling {arguments.call}"):
             value = evaluation.run(program)
     except CallError as error:

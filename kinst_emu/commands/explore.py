@@ -220,9 +220,11 @@ def _pairs(arguments: argparse.Namespace) -> int:
         raise KinstError(f"--store {arguments.store}: the directory does not exist")
     cpus = None if arguments.cpus is None else parse_count(arguments.cpus, "--cpus")
     image = for_runs(_system(arguments), 2, cpus)
+    files = _files(image, arguments)
     prototypes = None if arguments.unchecked else Prototypes(image)
     image, corpus = with_programs(image, read_corpus(arguments.pairs, image, prototypes))
-    store = PairStore(arguments.store, image.identity, asked_of(
+    identity = " ".join(filter(None, (image.identity, image.options.late_digest)))
+    store = PairStore(arguments.store, identity, asked_of(
         schedules, seed, arguments.unchecked))
     with PROGRESS.working("starting two threads"):
         stage = PairStage(image, parse_size(arguments.memory), prototypes)
@@ -242,7 +244,7 @@ def _pairs(arguments: argparse.Namespace) -> int:
         hold(task, (stage, corpus))
     else:
         task = ClusterPairTask(
-            0, schedules, seed, *_files(image, arguments), arguments.base,
+            0, schedules, seed, *files, arguments.base,
             tuple(call.text for call in corpus), parse_size(arguments.memory),
             arguments.unchecked, cpus)
     some = workers(jobs, arguments.cluster, losses=0)

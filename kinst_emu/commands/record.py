@@ -29,7 +29,9 @@ from kinst_emu.api.record_run import recorded
 from kinst_emu.api.workload import load_program, program_of, run_program
 from kinst_emu.cli.boot_words import (
     files_option,
+    idle_option,
     loader_options,
+    parse_idle,
     self_contained_option,
     static_option,
     with_options,
@@ -62,6 +64,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", default="512M", metavar="SIZE",
                         help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
     self_contained_option(parser)
+    idle_option(parser)
     parser.add_argument("--limit", metavar="N",
                         help="abandon a boot, command or call after N instructions (default: "
                         f"{LIMIT:,}; {DEFAULT_LIMIT:,} for a call)")
@@ -77,6 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
                          "original disks; use kinst run to change the disk images")
     memory = parse_size(arguments.memory)
     limit = None if arguments.limit is None else parse_count(arguments.limit, "--limit")
+    idle = parse_idle(arguments.idle)
     path, workload = arguments.output, arguments.workload
     boots, program = workload == BOOT, Path(workload) if workload.endswith(".py") else None
     function = None if program is None else load_program(program)
@@ -121,7 +125,7 @@ def run(arguments: argparse.Namespace) -> int:
             if program is not None and function is not None:
                 run_program(program, function, Kernel(image), machine)
             elif command is not None:
-                ran = give_command(machine, command, limit or LIMIT)
+                ran = give_command(machine, command, limit or LIMIT, idle)
             elif calls is None:
                 boot_to_prompt(machine, limit or LIMIT)
             else:

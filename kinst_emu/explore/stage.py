@@ -14,6 +14,7 @@ from emu.replay.starts import STATE
 from emu.unicorn._accesses import Accesses, shared_entries
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.running_thread import watch_threads
+from images.kept_contents import KeptContents
 from kinst_emu.explore.accesses import ENTRY, RunStretch, in_order, read_accesses
 from kinst_emu.explore.schedule import Schedule, ScheduleTurn
 from kinst_emu.explore.threads import StartedRun, place_of_return
@@ -209,7 +210,7 @@ class Stage:
         """
         self.machine.back_to(self.mark)
         played = Played(schedule)
-        with Recorder(self.machine, path, STATE, text):
+        with Recorder(self.machine, path, STATE, text, KeptContents(path)):
             self._play(played)
         return played
 

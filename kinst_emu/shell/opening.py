@@ -33,8 +33,8 @@ def opening(parser: argparse.ArgumentParser) -> None:
                         help="boot the kinst-emu userland, where command(\"ls /\") runs a shell "
                         "command (default: off)")
     parser.add_argument("--files", type=Path, metavar="DIR",
-                        help="host directory whose files appear in the guest's /files; implies "
-                        "--userland (default: no files)")
+                        help="host directory whose files appear in the guest's /files; without "
+                        "a disk, implies --userland (default: no files)")
 
 
 def open_with(session: Session, given: argparse.Namespace) -> None:

@@ -20,7 +20,8 @@ from tests.emu.devices import test_virtio, test_virtio_net
 from tests.emu.network import test_peer
 
 STEPS = 100  # number of timers after which a device need not be idle
-WRONG = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, struct.error)
+WRONG = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, struct.error,
+         KinstError)
 
 
 class Ground:

@@ -59,7 +59,7 @@ def test_a_state_that_is_missing_or_damaged_is_named(image, tmp_path):
         state.unlink()
         if damaged is not None:
             state.write_bytes(damaged)
-        with pytest.raises(ReplayError, match=rf"refers to a state of .*{state.stem}.*"
+        with pytest.raises(ReplayError, match=rf"starts from a state of .*{state.stem}.*"
                                               "--self-contained"):
             Player(Recording(path, KeptContents(path)), UnicornMachine(image, MEMORY))
         state.touch()
@@ -93,8 +93,8 @@ def test_a_recording_refers_to_a_large_disk_and_finds_it_next_to_itself(image, t
     with place.open("r+b") as changed:
         changed.seek(5000)
         changed.write(b"x")
-    with pytest.raises(ReplayError, match=r"refers to a disk of \d+ bytes .*, which is neither at "
-                                          r".*large\.img, next to the recording nor in the cache"):
+    with pytest.raises(ReplayError, match=r"refers to a disk of \d+ bytes .*; it was "
+                                          r".*large\.img.* neither there nor next to the"):
         _ = Recording(path, KeptContents(path)).options
 
 

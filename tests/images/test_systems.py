@@ -88,7 +88,7 @@ def test_a_base_system_that_was_not_fetched_is_named():
 
 @pytest.mark.parametrize("words, says", [
     (["--single"], "single-user mode needs a system on a disk"),
-    (["--multi", "--append", "-sv"], "--multi: contradicts --append -sv"),
+    (["--multi", "--append", "-sv"], "--multi: contradicts the flag s in --append -sv"),
     (["--base", "--write"], "its base system is not installed"),
     (["--net", "peer"], "the teaching kernel has no drivers"),
     (["--entropy", "x"], "the teaching kernel has no drivers"),

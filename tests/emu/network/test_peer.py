@@ -9,6 +9,7 @@ import pytest
 from dpkt import arp, dhcp, dns, icmp
 from dpkt.tcp import TH_ACK, TH_FIN, TH_PUSH, TH_RST, TH_SYN
 
+from emu.host.errors import OtherContentError
 from emu.machine.events import NEVER
 from emu.network.link import MAX_FRAME, MIN_FRAME
 from emu.network.peer import ADDRESS, GUEST, HARDWARE, Peer
@@ -262,6 +263,58 @@ def test_a_port_without_a_service_refuses_connections():
     assert client.reset
 
 
+@pytest.mark.parametrize("options", [b"\1\1\1\2", b"\2\4\5", b"\2\0\0\0", b"\xff" * 4])
+def test_malformed_options_are_ignored(options):
+    wire = Wire()
+    segment = dpkt.tcp.TCP(sport=1, dport=7, seq=5, flags=TH_SYN)
+    segment.opts, segment.off = options.ljust(4, b"\0"), 6
+    wire.ip(6, segment)
+    (answer,) = wire.get()
+    assert answer.data.data.flags == TH_SYN | TH_ACK
+
+
+def test_the_order_of_connections_does_not_depend_on_a_restore():
+    wires = Wire(), Wire()
+    for wire in wires:
+        for port in (50001, 50000):
+            wire.ip(6, dpkt.tcp.TCP(sport=port, dport=7, seq=5, flags=TH_SYN))
+    state = json.loads(json.dumps(wires[1].peer.state()))
+    wires[1].peer = Peer(FILES)
+    wires[1].peer.restore(state)
+    for _ in range(12):
+        one, two = ([bytes(frame) for frame in wire.get()] for wire in wires)
+        assert one == two
+
+
+def test_a_small_segment_size_does_not_multiply_the_frames():
+    client = Client(Wire(), 80, mss=1)
+    client.write(b"GET /dir/big HTTP/1.1\r\n\r\n")
+    client.hear()
+    assert client.data.endswith(FILE) and client.segments < 256_000 // 200 + 20
+
+
+def test_frames_on_their_way_have_a_limit():
+    peer = Peer({})
+    for i in range((64 << 20) // 1518 + 100):
+        peer.schedule(i, bytes(1518))
+    assert len(peer.state()["coming"]) == (64 << 20) // 1518
+
+
+def test_a_state_with_a_served_file_belongs_to_these_files():
+    wire = Wire()
+    unused = wire.peer.state()
+    assert not wire.peer.used
+    client = Client(wire, 80)
+    client.write(b"GET /a.txt HTTP/1.1\r\n\r\n")
+    used = wire.peer.state()
+    assert wire.peer.used
+    other = Peer(FILES, "other")
+    other.restore(unused)
+    with pytest.raises(OtherContentError, match="other files"):
+        other.restore(used)
+    client.hear()
+
+
 def test_a_guest_that_never_answers_is_forgotten():
     wire = Wire()
     wire.ip(6, dpkt.tcp.TCP(sport=1, dport=7, seq=5, flags=TH_SYN))
@@ -310,7 +363,8 @@ def test_a_hostile_state_is_refused_or_harmless():
         peer = Peer(FILES)
         try:
             peer.restore(mutated(state, r))
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError):
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError,
+                OtherContentError):
             refused += 1
             continue
         other = Wire()
@@ -370,6 +424,9 @@ def test_hostile_frames_neither_break_the_peer_nor_make_it_grow():
         for _ in range(r.randrange(4)):
             frame[r.randrange(14, len(frame))] = r.choice((0, 1, 0x7F, 0x80, 0xFF,
                                                            r.randrange(256)))
+        if len(frame) > 54 and frame[23] == 6 and r.random() < 0.5:
+            frame[46] = r.randrange(256)  # the length of the TCP header, and with it the options
+            frame[54:58] = bytes(r.choice((0, 1, 2, 3, 4, 8, 255)) for _ in range(4))
         if r.random() < 0.2:
             frame = frame[: r.randrange(MIN_FRAME, len(frame))]
         elif r.random() < 0.2:

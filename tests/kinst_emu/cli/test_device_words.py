@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+import kinst_emu
 from emu.elf.boot_options import BootOptions, Network, SharedFile
 from emu.host.errors import KinstError, MachineError
 from emu.machine.machine import Until
@@ -56,13 +57,29 @@ def test_a_network_for_python_is_checked(image):
 
 
 def test_the_digest_of_a_kernel_depends_on_its_devices(image):
-    file = SharedFile("a", memoryview(b"1"))
-    images = [image, with_devices(image), with_devices(image, "peer"),
-              with_devices(image, "peer", (file,)),
-              with_devices(image, "peer", (replace(file, content=memoryview(b"2")),)),
-              with_devices(image, "peer", (replace(file, name="b"),))]
+    images = [image, with_devices(image), with_devices(image, "peer")]
     images += [replace(image, options=BootOptions(entropy=seed)) for seed in ("x", "y")]
     assert len({one.identity for one in images}) == len(images)
+
+
+def test_the_contents_of_files_are_not_part_of_what_was_booted(image):
+    file = SharedFile("a", memoryview(b"1"))
+    images = [with_devices(image, "peer", files) for files in (
+        (), (file,), (replace(file, content=memoryview(b"2")),), (replace(file, name="b"),))]
+    assert len({one.identity for one in images}) == 1
+    assert len({one.options.late_digest for one in images}) == len(images)
+
+
+def test_nothing_is_connected_to_the_second_serial_port_by_default(image):
+    machine = started(with_devices(image))
+    before = bytes(machine.console.text)
+    machine.board.second.output(65)
+    assert machine.console.text == before
+    heard = []
+    machine.board.second.output = heard.append
+    python = kinst_emu.Machine(kinst_emu.open(image.path), machine)
+    machine.board.second.output(66)
+    assert heard == [66] and python.second_output == b"B"
 
 
 def test_devices_change_nothing_for_a_kernel_that_does_not_use_them(image):
