@@ -64,8 +64,8 @@ class KeptContents:
                 return found
         which = f"of {kept.size} bytes with the SHA-256 digest {kept.digest}"
         if not kept.path:
-            raise ReplayError(f"{self._recording}: starts from a state {which}, which is no longer "
-                              "in the cache; record it again, with --self-contained")
+            raise ReplayError(f"{self._recording}: starts from a state {which}, which was removed "
+                              "from the cache; record it again, with --self-contained")
         raise ReplayError(f"{self._recording}: refers to a disk {which}; it was {kept.path!r}, and "
                           "is now neither there nor next to the recording nor a fetched base "
                           "system; put it back, or record again with --self-contained")

@@ -50,12 +50,12 @@ class NoStore:
 
     def keep(self, content: bytes) -> NoReturn:
         """Refuse to store content."""
-        raise ReplayError("there is no store for the contents that a recording refers to")
+        raise ReplayError("a recording that refers to contents needs a store for them")
 
     def find(self, kept: Kept) -> NoReturn:
         """Find nothing."""
-        raise ReplayError(f"the recording refers to content with the SHA-256 digest {kept.digest}, "
-                          "and there is no store to look for it")
+        raise ReplayError(f"the recording refers to content with the SHA-256 digest {kept.digest}; "
+                          "open it with a store")
 
 
 def kept_to_json(kept: Kept) -> dict[str, Any]:

@@ -106,11 +106,14 @@ def self_contained_option(parser: argparse.ArgumentParser) -> None:
                         "state in the cache)")
 
 
-def idle_option(parser: argparse.ArgumentParser) -> None:
-    """Add ``--idle``."""
+def idle_option(parser: argparse.ArgumentParser, more: str = "") -> None:
+    """Add ``--idle``.
+
+    :param more: what the help says after the default.
+    """
     parser.add_argument("--idle", default=f"{IDLE // 10**9}", metavar="SECONDS",
                         help="end the run when the guest has been idle for this many virtual "
-                        "seconds without console output (default: %(default)s)")
+                        "seconds without console output (default: %(default)s" + more + ")")
 
 
 def parse_idle(text: str) -> int:

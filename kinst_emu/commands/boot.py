@@ -16,7 +16,7 @@ from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import LIMIT, MEMORY
-from images.login import asks, at_session_prompt, quoted_last_line, run_to
+from images.login import IDLE, asks, at_session_prompt, quoted_last_line, run_to
 from kinst_emu.api.record_run import recorded
 from kinst_emu.cli.boot_words import (
     idle_option,
@@ -36,6 +36,10 @@ EXAMPLES = (
     "kinst boot -k teaching/riscv64 --instructions 5000 --digest",
     "kinst boot -k kernel -i",
 )
+
+
+SECOND = 10**9
+EVER = 1 << 62  # virtual time in ns that no run reaches
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--at", action=_At, metavar="TEXT",
                         help="type the KEYS of the next --type when TEXT appears on the console "
                         "(default: at the next prompt)")
-    idle_option(parser)
+    idle_option(parser, "; no limit with --instructions")
     parser.add_argument("-i", "--interactive", action="store_true",
                         help="at the prompt, connect standard input to the guest's keyboard "
                         "(default: exit)")
@@ -118,6 +122,8 @@ def run(arguments: argparse.Namespace) -> int:
     limit = None
     if arguments.instructions is not None:
         limit = parse_count(arguments.instructions, "--instructions")
+        if arguments.idle == str(IDLE // SECOND):
+            idle = EVER  # the default is for runs that have no other end
     memory = None if arguments.memory is None else parse_size(arguments.memory)
     if arguments.save:
         check_writable(arguments.save, "--save")
@@ -228,14 +234,15 @@ class _Typist:
         until = Until(self._readers, text or machine.guest.boot.prompts, end)
 
         def known() -> bool:
-            return text is None and (at_session_prompt(machine) or asks(machine))
+            return text is None and self._limit is None and (
+                at_session_prompt(machine) or asks(machine))
 
         with PROGRESS.working(f"running {machine.image.path}"):
             while (stop := run_to(machine, until, self._idle, known)).reason is StopReason.ADDRESS:
                 if not machine.keys_left and (
                         keys or at or machine.console.text.endswith(self._asking)):
                     raise KinstError(self._no_prompt(at, keys))
-        if stop.reason is StopReason.IDLE and text is None:
+        if stop.reason is StopReason.IDLE and text is None and self._limit is None:
             if at_session_prompt(machine):
                 return Stop(StopReason.CONSOLE, stop.pc)
             if asks(machine):

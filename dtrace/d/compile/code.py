@@ -318,6 +318,8 @@ class ExpressionCode(ValueCode):
             self.out.move(2, 0)
         self.out.constant(1, e.number)
         self.out.helper(Helper.VARIABLE)
+        if is_scalar(e.kind) and is_signed(e.kind):
+            self.out.extend(0, width(e.kind), True)  # the host returns the value zero-extended
 
     def _by_probe(self, e: syntax.ByProbe) -> None:
         """Emit code that evaluates the expression that a table selects by the probe's ID."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from dtrace.run import linked_programs
 from tests.dtrace.programs import quiet, run
 
 
@@ -24,6 +25,12 @@ def test_constant_expressions_are_evaluated_as_in_c(expression, printed):
 ])
 def test_expressions_with_variables_are_evaluated_as_in_c(value, printed):
     assert quiet("int x; BEGIN { x = 2; trace(" + value + "); exit(0); }") == printed
+
+
+def test_a_variable_from_the_host_is_extended_by_its_type(monkeypatch):
+    monkeypatch.setattr(linked_programs.os, "getppid", lambda: 0xFFFF_FFFE)  # -2 in an int
+    text = 'BEGIN /ppid < 0/ { printf("%d %d %d", ppid, ppid > 0, ppid == -2); exit(0); }'
+    assert quiet(text) == "-2 0 1"
 
 
 def test_variables_are_global_thread_local_clause_local_or_associative():

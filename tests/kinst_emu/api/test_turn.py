@@ -39,9 +39,12 @@ USES = {
     "struct": lambda m: m.struct("note", m.kernel.symbol("strlen")),
     "variable": lambda m: m.variable("ticks"),
     "registers": lambda m: dict(m.registers),
+    "type_second": lambda m: m.type_second("x"),
+    "send_frame": lambda m: m.send_frame(bytes(60)),
 }
 # Members that use the kernel's file, Python objects or another machine, but not this machine.
-ELSEWHERE = {"where", "stacks", "prototype", "explore", "program", "turn", "kernel", "emulated"}
+ELSEWHERE = {"captured", "second_output", "where", "stacks", "prototype", "explore", "program",
+             "turn", "kernel", "emulated"}
 # Members that probe callbacks may use, because they change nothing.
 LOOKS = {"pc", "sp", "instructions", "now", "console", "read", "string", "stack", "value", "struct",
          "variable", "registers", "remove"}
