@@ -24,6 +24,7 @@ from images.ufs import File, Folder
 CHUNK = 1 << 18
 # maximum size of a member and of all members in bytes, and maximum number of members
 MAX_MEMBER, MAX_ALL, MAX_MEMBERS = 2 << 30, 6 << 30, 1 << 19
+MAX_TIME = 1 << 40  # limit of a member's time in seconds since 1970
 MAX_HEADER = 1 << 16  # maximum size in bytes of an extension header, which precedes its member
 FREE = 256 << 20  # free space in a root file system in bytes
 # Pattern of the headers and libraries that programs are compiled against
@@ -108,7 +109,8 @@ def take(archive: Path, wanted: Callable[[str], Path | None], needed: str,
         raise SetError(f"{archive.name}: does not contain {needed}")
 
 
-Entry = File | Folder | tuple[int, int, int] | str  # tuple: offset and size in the spool, mode
+# tuple: offset and size in the spool, mode, time
+Entry = File | Folder | tuple[int, int, int, int] | str
 
 
 def make_root(archive: Path, image: Path, headers: Path, progress: Progress,
@@ -168,16 +170,22 @@ def _spool(archive: Path, spool: BinaryIO, entries: dict[str, Entry], progress: 
     with _members(archive, progress) as members:
         for name, info, tar in members:
             if info.isdir():
-                entries[name] = Folder(mode=stat.S_IFDIR | info.mode & 0o7777)
+                entries[name] = Folder(mode=stat.S_IFDIR | info.mode & 0o7777, time=_time(info))
             elif info.issym():
                 entries[name] = File(info.linkname.encode("utf-8", "surrogateescape"),
-                                     stat.S_IFLNK | 0o777)
+                                     stat.S_IFLNK | 0o777, _time(info))
             elif info.islnk():
                 entries[name] = str(PurePosixPath(info.linkname)).removeprefix("/")
             elif info.isfile():
                 start = spool.tell()
                 _copy(tar, info, spool)
-                entries[name] = start, spool.tell() - start, stat.S_IFREG | info.mode & 0o7777
+                entries[name] = (start, spool.tell() - start, stat.S_IFREG | info.mode & 0o7777,
+                                 _time(info))
+
+
+def _time(info: tarfile.TarInfo) -> int:
+    """Return the modification time of a member, or 0 if it is impossible."""
+    return int(info.mtime) if 0 <= info.mtime < MAX_TIME else 0
 
 
 def _tree(archive: Path, found: dict[str, Entry], held: memoryview) -> dict[str, File | Folder]:
@@ -185,8 +193,8 @@ def _tree(archive: Path, found: dict[str, Entry], held: memoryview) -> dict[str,
     tree: dict[str, File | Folder] = {}
     for name, item in found.items():
         if isinstance(item, tuple):
-            start, size, mode = item
-            tree[name] = File(held[start : start + size], mode)
+            start, size, mode, time = item
+            tree[name] = File(held[start : start + size], mode, time)
         elif not isinstance(item, str):
             tree[name] = item
     for name, item in found.items():

@@ -49,10 +49,12 @@ class File:
     One object under two names in a tree becomes one file with two hard links.
 
     :param mode: mode with the file type, as in stat(2).
+    :param time: all times of the file, in seconds since 1970.
     """
 
     content: bytes | memoryview
     mode: int = stat.S_IFREG | 0o644
+    time: int = 0
 
 
 @dataclass
@@ -61,6 +63,7 @@ class Folder:
 
     entries: dict[str, "File | Folder"] = field(default_factory=dict)
     mode: int = stat.S_IFDIR | 0o755
+    time: int = 0
 
 
 def tree(files: Mapping[str, File | Folder]) -> Folder:
@@ -92,6 +95,7 @@ class _Inode:
     mode: int
     links: int
     content: bytes | memoryview
+    time: int = 0
     blocks: list[int] = field(default_factory=list)  # block numbers of the content
     tables: list[tuple[int, list[int]]] = field(default_factory=list)  # (indirect block, contents)
     # Block numbers of the root indirect blocks, one for each level
@@ -152,7 +156,7 @@ class _Writer:
         """Number a directory and its contents in traversal order; return the directory's inode."""
         if depth > MAX_DEPTH:
             raise FileSystemError(f"directories are nested more than {MAX_DEPTH} levels deep")
-        inode = _Inode(folder.mode, 2, b"")
+        inode = _Inode(folder.mode, 2, b"", folder.time)
         number = ROOT + len(self.inodes)
         self.inodes.append(inode)
         rows = [(".", number, stat.S_IFDIR), ("..", parent if depth else number, stat.S_IFDIR)]
@@ -169,7 +173,7 @@ class _Writer:
                 file_number = self._numbers.setdefault(id(item), ROOT + len(self.inodes))
                 rows.append((name, file_number, stat.S_IFMT(item.mode)))
                 if file_number == ROOT + len(self.inodes):
-                    self.inodes.append(_Inode(item.mode, 0, item.content))
+                    self.inodes.append(_Inode(item.mode, 0, item.content, item.time))
                 self.inodes[file_number - ROOT].links += 1
         inode.content = _directory(rows)
         return number
@@ -283,7 +287,8 @@ class _Writer:
         sectors = (len(inode.blocks) + len(inode.tables)) * (BLOCK // SECTOR)
         data = struct.pack("<HHIIIQQ", inode.mode, inode.links, 0, 0, BLOCK, len(inode.content),
                            sectors)
-        data += bytes(8 * 4 + 4 * 4) + struct.pack("<I", number) + bytes(4 + 4 + 4 + 16) + pointers
+        data += struct.pack("<4q", *[inode.time] * 4) + bytes(4 * 4) + struct.pack("<I", number)
+        data += bytes(4 + 4 + 4 + 16) + pointers
         at = index % PER_BLOCK * INODE
         table = bytes(self.blocks.get(block, b"")).ljust(BLOCK, b"\0")
         self.blocks[block] = (table[:at] + data.ljust(INODE, b"\0")

@@ -4,6 +4,7 @@ import hashlib
 import http.server
 import io
 import stat
+import struct
 import tarfile
 import threading
 from pathlib import Path
@@ -15,10 +16,12 @@ from emu.host.errors import KinstError
 from images import catalog, distribution_set
 from images.distribution_set import SetError
 from images.fetch import FetchError, fetch
+from images.ufs import File
 from tests.elfwriter import Elf
 from tests.images.test_ufs import Reader
 
 RELEASE = "15.0-RELEASE"
+TIME = 1_764_633_600
 
 
 def txz(members, links=()):
@@ -27,7 +30,7 @@ def txz(members, links=()):
     with tarfile.open(fileobj=out, mode="w:xz") as tar:
         for name, content in members.items():
             info = tarfile.TarInfo(name)
-            info.size, info.mode = len(content or b""), 0o555
+            info.size, info.mode, info.mtime = len(content or b""), 0o555, TIME
             if content is None:
                 info.type, info.size, info.mode = tarfile.DIRTYPE, 0, 0o750
             tar.addfile(info, io.BytesIO(content or b""))
@@ -145,6 +148,7 @@ def test_a_base_system_becomes_a_root_file_system_and_development_files(site):
     assert b'hostname="kinst"\n' in disk.content(settings["rc.conf"])
     init, rescue = entries(disk, top["sbin"])["init"], entries(disk, top["rescue"])["init"]
     assert init == rescue and disk.content(init) == b"first program"
+    assert struct.unpack_from("<q", disk.inode(init), 40) == (TIME,)
     assert disk.mode(init) & 0o7777 == 0o555 and disk.mode(top["root"]) & 0o7777 == 0o750
     assert stat.S_ISLNK(disk.mode(top["bin"])) and disk.content(top["bin"]) == b"usr/bin"
     assert len(disk.free()[0]) > (200 << 20) // 4096
@@ -261,3 +265,21 @@ def test_an_empty_manifest_is_refused(site):
 def test_a_missing_image_says_how_to_fetch_it(site):
     with pytest.raises(KinstError, match=r"kinst images fetch 15\.0-RELEASE/arm64"):
         catalog.find("15.0-RELEASE/arm64")
+
+
+@pytest.mark.parametrize("name, kept", [
+    ("usr/include/sys/types.h", True), ("usr/lib/libm.so", True), ("usr/lib/crtbegin.o", True),
+    ("lib/libc.so.7", True), ("usr/lib/libc_nonshared.a", True), ("lib/geom/geom_part.so", False),
+    ("usr/lib/debug/x.debug", False), ("usr/lib/../../etc/passwd", False), ("bin/sh", False),
+])
+def test_what_programs_are_compiled_against_is_kept(name, kept):
+    assert bool(distribution_set.HEADERS.fullmatch(name)) == kept
+
+
+def test_a_link_between_library_folders_is_kept_and_others_are_not(tmp_path):
+    for name, target in (("usr/lib/libm.so", "../../lib/libm.so.5"), ("lib/libx.so", "libx.so.1"),
+                         ("usr/lib/libevil.so", "/etc/passwd"), ("lib/up.so", "../../etc/shadow")):
+        distribution_set._keep(tmp_path, name, File(target.encode(), stat.S_IFLNK | 0o777))
+    links = {str(path.relative_to(tmp_path)): str(path.readlink())
+             for path in tmp_path.rglob("*") if path.is_symlink()}
+    assert links == {"usr/lib/libm.so": "../../lib/libm.so.5", "lib/libx.so": "libx.so.1"}

@@ -199,3 +199,10 @@ def test_a_file_at_two_paths_is_one_inode_with_two_links():
     a, c, d = top["a"], {name: number for name, number, *_ in disk.entries(top["b"])}["c"], top["d"]
     assert a == c != d and disk.links(a) == 2 and disk.links(d) == 1
     assert disk.content(a) == disk.content(d) == b"x" * 5000
+
+
+def test_files_and_directories_have_their_times():
+    root = ufs.tree({"a": File(b"x", time=1 << 33), "b": Folder(time=7)})
+    reader = Reader(ufs.image(root))
+    times = [struct.unpack_from("<4q", reader.inode(number), 32) for number in (2, 3, 4)]
+    assert times == [(0,) * 4, (1 << 33,) * 4, (7,) * 4]
