@@ -275,7 +275,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="guest RAM in MiB, or with a suffix K, M or G (default: 512M)")
     add("--limit", metavar="N",
         help=f"stop the workload after N instructions (default: {DEFAULT_LIMIT}; ten times as many "
-        "for a command or a recording)")
+        "for a command, a boot or a recording)")
     return parser
 
 

@@ -85,7 +85,7 @@ class TracedKernel:
             disks = with_disks(catalog.find(system.kernel, system.module), system.disks,
                                system.base, system.single, system.date)
             self.image = with_cpus(with_devices(disks, system.devices), system.cpus)
-        self.limit = line.work.limit or DEFAULT_LIMIT
+        self.limit = line.work.limit or (LIMIT if self.workload == BOOT else DEFAULT_LIMIT)
         self.prototypes = Prototypes(self.image)
         self.types = self.prototypes.types()
         runs = not line.shown.listing and not line.shown.compile_only
