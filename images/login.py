@@ -47,7 +47,8 @@ def shows(machine: Machine, prompt: str) -> bool:
     if lines[-1]:
         return lines[-1].endswith(prompt)
     finished = [line for line in lines if line]
-    return bool(finished) and re.match(PLACE + re.escape(prompt), finished[-1]) is not None
+    place = "" if prompt[0].isalpha() else PLACE
+    return bool(finished) and re.match(place + re.escape(prompt), finished[-1]) is not None
 
 
 def at_session_prompt(machine: Machine) -> bool:

@@ -82,6 +82,17 @@ def machine_that_shows(text):
 ROOT_SHELL = [("\r\nroot@:~ # ", None), ("exec /bin/sh\r\n# ", None), (SHELL_PROMPT, SHELL_PROMPT)]
 
 
+@pytest.mark.parametrize("text, prompt, shown", [
+    ("login: ", "login: ", True), ("login: random: unblocking device.\r\n", "login: ", True),
+    (f"{SINGLE_USER}random: unblocking device.\r\n", SINGLE_USER, True),
+    ("root@kinst:~ # lo0: link state changed\r\n", "# ", True), ("# ahd0: reset\r\n", "# ", True),
+    ("/dev/vtbd0: clean, 65670 free (0 frags, 0.0% fragmentation)\r\n", "% ", False),
+    ("Setting up # of things\r\n", "# ", False), ("Last login: Mon Dec 1\r\n", "login: ", False),
+])
+def test_a_prompt_may_be_followed_by_a_message_of_the_kernel(text, prompt, shown):
+    assert shows(machine_that_shows(text), prompt) == shown
+
+
 def test_root_logs_in_and_the_shell_is_set_up():
     machine = Scripted([("FreeBSD/amd64 (kinst) (ttyu0)\r\n\r\n", None), ("login: ", None),
                         *ROOT_SHELL])
@@ -97,7 +108,7 @@ def test_a_message_of_the_kernel_after_a_prompt_does_not_hide_the_prompt():
 
 
 def test_single_user_mode_is_answered_with_return():
-    machine = Scripted([(f"Enter full pathname of shell or {SINGLE_USER}", None), *ROOT_SHELL])
+    machine = Scripted([(f"{SINGLE_USER}", None), *ROOT_SHELL])
     assert log_in(machine, None).detail == SHELL_PROMPT
     assert machine.typed[0] == "\r"
 

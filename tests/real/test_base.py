@@ -202,7 +202,7 @@ def test_a_session_with_the_guests_own_dtrace_is_recorded_and_traced(kernel, tmp
     result = run("kinst", "record", "-k", kernel, "--base", "-o", str(path),
                  "$ kldload dtraceall; dtrace -qn 'kinst::vm_fault: { @ = count(); }' -c 'ls /tmp'")
     assert result.returncode == 0, result
-    counted = int(result.stdout.split()[-1])
+    counted = int(next(word for word in result.stdout.split() if word.isdecimal()))
     assert counted > 1000
     traced = run("kdtrace", "--replay", str(path), "-qn",
                  "fbt::vm_fault:entry { @ = count(); } END { printa(\"%@d\", @); }")

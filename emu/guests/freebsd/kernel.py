@@ -36,7 +36,7 @@ from emu.guests.freebsd.system_calls import system_calls as call_probes
 # The kinst-emu shell ends its prompt with a terminal's OSC 133 sequence (userland/shell.c).
 SHELL_PROMPT = "\033]133;B\007"
 # FreeBSD's own init prints this in single-user mode.
-SINGLE_USER = "RETURN for /bin/sh: "
+SINGLE_USER = "Enter full pathname of shell or RETURN for /bin/sh: "
 PROMPTS = ("mountroot> ", SHELL_PROMPT, SINGLE_USER)
 # The root shell of a FreeBSD base system (init(8), getty(8), login(1), sh(1)).  Root's shell may be
 # csh(1), so sh is started first; the next line turns off its line editor and the terminal's echo,
