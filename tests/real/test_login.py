@@ -11,6 +11,7 @@ import pytest
 from emu.machine.machine import StopReason
 from emu.replay.starts import STATE
 from emu.unicorn.machine import UnicornMachine
+from images import catalog
 from images.boots import BootError, boot_to_shell, booted
 from images.shell import CommandError, give_command, run_command, with_program, with_userland
 from kinst_emu.api.record_run import recorded
@@ -142,7 +143,9 @@ def system(arch, folder, user="root", password=False):
     """
     source = folder / "first.c"
     source.write_text(INIT.replace("USER", user).replace("PASSWORD", str(int(password))))
-    image = with_program(with_userland(real_kernel(arch)), source)
+    with pytest.MonkeyPatch.context() as patch:  # a fetched base system must not be used
+        patch.setattr(catalog, "headers", lambda _image: None)
+        image = with_program(with_userland(real_kernel(arch)), source)
     return replace(image, options=replace(image.options,
                                           environment=("init_path=/files/first",)))
 
