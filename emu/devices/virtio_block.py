@@ -31,34 +31,26 @@ class VirtioBlock(VirtioDevice):
 
     A reset by the driver does not change the content of the disk.
 
-    :param name: unique name of the device's timer.
     :param content: the disk image, a whole number of sectors.
     :param capacity: size of the disk in bytes, which reads as zeros behind the content; None: the
         size of the content.
     """
 
-    TYPE, QUEUES = 2, 1
+    TYPE, QUEUES, LATENCY = 2, 1, LATENCY
     FEATURES = SEG_MAX | BLK_SIZE | FLUSH
 
     def __init__(self, bus: Bus, name: str, content: Content, line: Line,
                  capacity: int | None = None) -> None:
         self._capacity = len(content) if capacity is None else capacity
-        super().__init__(bus, line, CONFIGURATION.pack(
+        super().__init__(bus, name, line, CONFIGURATION.pack(
             self._capacity // SECTOR, 0, MAX_SEGMENTS, 0, 0, 0, SECTOR))
         self._content = content
         self._written: dict[int, bytes] = {}  # changed blocks, keyed by block number
         self._shown: dict[str, str] = {}  # the changed blocks, as saved in snapshots
-        self._timer = bus.timer(name, self._ring)
-
-    def available(self, queue: int) -> None:
-        self._timer.set(min(self._timer.when, self._bus.now + LATENCY))
-
-    def stop(self) -> None:
-        self._timer.cancel()
 
     # -- requests ---------------------------------------------------------------------------------
 
-    def _ring(self) -> None:
+    def work(self) -> None:
         queue = self.queues[0]
         try:
             chain = queue.take()

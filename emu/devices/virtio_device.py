@@ -23,16 +23,20 @@ class VirtioDevice(Device):
     :cvar TYPE: device type (Virtio 1.2, 5).
     :cvar FEATURES: offered feature bits.
     :cvar QUEUES: number of queues.
+    :cvar LATENCY: time in ns from a notification to ``work``.
+    :param name: unique name of the device's timer.
     :ivar trouble: how the driver has violated the specification, or an empty string.
     """
 
     TYPE: ClassVar[int]
     FEATURES: ClassVar[int]
     QUEUES: ClassVar[int]
+    LATENCY: ClassVar[int]
     STATE: ClassVar[tuple[str, ...]] = ("status", "features", "interrupts")
 
-    def __init__(self, bus: Bus, line: Line, configuration: bytes) -> None:
+    def __init__(self, bus: Bus, name: str, line: Line, configuration: bytes) -> None:
         self._bus, self._line = bus, line
+        self._timer = bus.timer(name, self.work)
         self._configuration, self.size = configuration, len(configuration)
         self.status = self.features = self.interrupts = 0
         self.trouble = ""
@@ -52,7 +56,11 @@ class VirtioDevice(Device):
     def notify(self, queue: int) -> None:
         """Handle the driver's notification that buffers are available in a queue."""
         if self.status & DRIVER_OK and not self.trouble and queue < len(self.queues):
-            self.available(queue)
+            self._timer.set(min(self._timer.when, self._bus.now + self.LATENCY))
+
+    def queue(self, number: int) -> VirtQueue | None:
+        """Return a queue, or None if it does not exist."""
+        return self.queues[number] if number < len(self.queues) else None
 
     def acknowledge(self, interrupts: int) -> None:
         """Clear interrupt causes, and lower the interrupt line if no cause remains."""
@@ -68,12 +76,12 @@ class VirtioDevice(Device):
     # -- for the types of devices -----------------------------------------------------------------
 
     @abstractmethod
-    def available(self, queue: int) -> None:
-        """Handle new buffers in a queue of a running device; must not access memory."""
+    def work(self) -> None:
+        """Handle the buffers that the driver has made available."""
 
-    @abstractmethod
     def stop(self) -> None:
         """Forget work in progress, because the device is reset."""
+        self._timer.cancel()
 
     def interrupt(self, cause: int = QUEUE_INTERRUPT) -> None:
         """Raise the interrupt line."""

@@ -18,26 +18,18 @@ MOST = 4096  # maximum number of bytes in a buffer; a larger buffer is filled pa
 class VirtioEntropy(VirtioDevice):
     """Virtio entropy device.
 
-    :param name: unique name of the device's timer.
     :param seed: the bytes are SHAKE-256 of the seed and the number of the buffer.
     """
 
-    TYPE, QUEUES, FEATURES = 4, 1, 0
+    TYPE, QUEUES, FEATURES, LATENCY = 4, 1, 0, LATENCY
     STATE = (*VirtioDevice.STATE, "filled")
 
     def __init__(self, bus: Bus, name: str, seed: bytes, line: Line) -> None:
-        super().__init__(bus, line, b"")
+        super().__init__(bus, name, line, b"")
         self._seed = seed
         self.filled = 0  # number of buffers that were filled
-        self._timer = bus.timer(name, self._work)
 
-    def available(self, queue: int) -> None:
-        self._timer.set(min(self._timer.when, self._bus.now + LATENCY))
-
-    def stop(self) -> None:
-        self._timer.cancel()
-
-    def _work(self) -> None:
+    def work(self) -> None:
         queue, interrupt = self.queues[0], False
         try:
             for _ in range(MAX_SIZE):

@@ -4,7 +4,7 @@ from typing import Any
 
 from emu.devices.device import Device, number
 from emu.devices.virtio_device import NEEDS_RESET, VERSION_1, VirtioDevice
-from emu.devices.virtio_queue import MAX_SIZE, VirtQueue
+from emu.devices.virtio_queue import MAX_SIZE
 
 MAGIC, VERSION, VENDOR = 0x74726976, 2, int.from_bytes(b"KNST", "little")
 FEATURES_OK = 8  # bit of the device status
@@ -30,14 +30,8 @@ class VirtioMmio(Device):
     def _offered(self) -> int:
         return self.virtio.FEATURES | VERSION_1
 
-    @property
-    def _queue(self) -> VirtQueue | None:
-        """The selected queue, or None if it does not exist."""
-        queues = self.virtio.queues
-        return queues[self.selected] if self.selected < len(queues) else None
-
     def read(self, offset: int, size: int) -> int:
-        virtio, queue = self.virtio, self._queue
+        virtio, queue = self.virtio, self.virtio.queue(self.selected)
         if offset >= CONFIGURATION:
             return virtio.read(offset - CONFIGURATION, size)
         return {
@@ -48,7 +42,7 @@ class VirtioMmio(Device):
         }.get(offset, 0) if size == 4 else 0
 
     def write(self, offset: int, size: int, value: int) -> None:
-        virtio, queue = self.virtio, self._queue
+        virtio, queue = self.virtio, self.virtio.queue(self.selected)
         if size != 4:
             return
         match offset:

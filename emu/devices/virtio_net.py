@@ -11,7 +11,6 @@ from emu.devices.device import Bus, Line
 from emu.devices.virtio_device import DRIVER_OK, VERSION_1, VirtioDevice
 from emu.devices.virtio_queue import MAX_SIZE, QueueError
 from emu.host.errors import MemoryAccessError
-from emu.machine.events import NEVER
 from emu.network.link import MAX_FRAME, MIN_FRAME, Link
 
 MAC, STATUS = 1 << 5, 1 << 16  # feature bits
@@ -31,18 +30,16 @@ class VirtioNet(VirtioDevice):
     Frames that reach it while the driver has no buffer wait; frames that reach a device without a
     driver, or a full backlog, are lost.
 
-    :param name: unique name of the device's timer.
     :ivar listener: called with each frame that the guest sends or receives; not part of the state.
     """
 
-    TYPE, QUEUES = 1, 2
+    TYPE, QUEUES, LATENCY = 1, 2, LATENCY
     FEATURES = MAC | STATUS
 
     def __init__(self, bus: Bus, name: str, link: Link, line: Line) -> None:
-        super().__init__(bus, line, CONFIGURATION.pack(HARDWARE, LINK_UP))
+        super().__init__(bus, name, line, CONFIGURATION.pack(HARDWARE, LINK_UP))
         self._link = link
         self._backlog: list[bytes] = []
-        self._timer = bus.timer(name, self._work)
         self.listener: Listener | None = None
 
     def schedule(self, when: int, frame: bytes) -> None:
@@ -51,28 +48,25 @@ class VirtioNet(VirtioDevice):
         The frame must have the size of an Ethernet frame.
         """
         self._link.schedule(when, frame)
-        self._wake(NEVER)
+        self._wake()
 
     @property
     def used(self) -> bool:
         """Whether the guest's state may depend on the files that the network's peer offers."""
         return self._link.used
 
-    def available(self, queue: int) -> None:
-        self._wake(self._bus.now + LATENCY)
-
     def stop(self) -> None:
+        super().stop()
         self._backlog.clear()
-        self._timer.cancel()
-        self._wake(NEVER)
+        self._wake()
 
-    def _wake(self, when: int) -> None:
-        """Set the timer to the earliest of a time, the timer's time and that of the link."""
-        when = min(when, self._timer.when, self._link.next)
+    def _wake(self) -> None:
+        """Set the timer to the time of the link, if that is earlier."""
+        when = min(self._timer.when, self._link.next)
         if when != self._timer.when:
             self._timer.set(when)
 
-    def _work(self) -> None:
+    def work(self) -> None:
         now = self._bus.now
         running = self.status & DRIVER_OK and not self.trouble
         try:
@@ -84,7 +78,7 @@ class VirtioNet(VirtioDevice):
                 self._receive(now)
         except (QueueError, MemoryAccessError) as error:
             self.fail(error)
-        self._wake(NEVER)
+        self._wake()
 
     @property
     def _header(self) -> int:

@@ -35,14 +35,8 @@ class VirtioPci(PciFunction):
         self._bus, self.virtio, self._kind = bus, virtio, kind
         self.selected = 0
 
-    @property
-    def _queue(self) -> VirtQueue | None:
-        """The selected queue, or None if it does not exist."""
-        queues = self.virtio.queues
-        return queues[self.selected] if self.selected < len(queues) else None
-
     def read_port(self, offset: int, size: int) -> int:
-        virtio, queue = self.virtio, self._queue
+        virtio, queue = self.virtio, self.virtio.queue(self.selected)
         self._bus.spend(ACCESS_COST)
         if offset >= CONFIGURATION:
             return virtio.read(offset - CONFIGURATION, size)
@@ -56,7 +50,7 @@ class VirtioPci(PciFunction):
                 }.get(offset, 0)
 
     def write_port(self, offset: int, size: int, value: int) -> None:
-        virtio, queue = self.virtio, self._queue
+        virtio, queue = self.virtio, self.virtio.queue(self.selected)
         self._bus.spend(ACCESS_COST)
         match offset:
             case 0x04:
