@@ -63,7 +63,7 @@ class KeptContents:
             if found := _matching(path, kept):
                 return found
         which = f"of {kept.size} bytes with the SHA-256 digest {kept.digest}"
-        if not kept.path:
+        if kept.position is not None:
             raise ReplayError(f"{self._recording}: starts from a state {which}, which was removed "
                               "from the cache; record it again, with --self-contained")
         raise ReplayError(f"{self._recording}: refers to a disk {which}; it was {kept.path!r}, and "

@@ -2,9 +2,8 @@
 
 The parts of the file (``emu/replay/parts.py``): START, once; DISK, one for each disk, the memory
 disk first, and one for each shared file; KEPT, a reference in place of a DISK or of the first
-CHECKPOINT; INPUTS, given before the machine runs on; MARK, a position
-that the run has reached; CHECKPOINT, the state there and the pages that differ from the start; END,
-the final state.
+CHECKPOINT; INPUTS, given before the machine runs on; MARK, a position that the run has reached;
+CHECKPOINT, the state there and the pages that differ from the start; END, the final state.
 """
 
 import functools

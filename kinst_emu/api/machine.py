@@ -254,7 +254,13 @@ class Machine(Inspected):
 
     @property
     def second_output(self) -> bytes:
-        """What the guest has written to the second serial port while this object existed."""
+        """What the guest has written to the second serial port while this object existed.
+
+        :raises KinstError: when the machine has no second serial port.
+        """
+        if self._unicorn("second_output").board.second is None:
+            raise KinstError("second_output: the machine has no second serial port; open the "
+                             "kernel with serial=True")
         return bytes(self._second)
 
     @in_turn

@@ -111,17 +111,18 @@ def idle_option(parser: argparse.ArgumentParser, more: str = "") -> None:
 
     :param more: what the help says after the default.
     """
-    parser.add_argument("--idle", default=f"{IDLE // 10**9}", metavar="SECONDS",
+    parser.add_argument("--idle", metavar="SECONDS",
                         help="end the run when the guest has been idle for this many virtual "
-                        "seconds without console output (default: %(default)s" + more + ")")
+                        "seconds without console output (default: "
+                        f"{IDLE // 10**9}{more})")
 
 
-def parse_idle(text: str) -> int:
-    """Return the value of ``--idle`` in nanoseconds.
+def parse_idle(text: str | None) -> int:
+    """Return the value of ``--idle``, or its default, in nanoseconds.
 
     :raises KinstError: when it is not a positive number of seconds.
     """
-    return parse_count(text, "--idle") * 10**9
+    return IDLE if text is None else parse_count(text, "--idle") * 10**9
 
 
 def files_option(parser: argparse.ArgumentParser) -> None:

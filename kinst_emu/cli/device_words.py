@@ -165,16 +165,24 @@ def connected(machine: UnicornMachine, words: DeviceWords) -> Iterator[None]:
     try:
         yield
     finally:
-        try:
-            if words.captured is not None:
+        if words.captured is not None:
+            with _writing(words.captured):
                 frames.write(words.captured)
-            if words.serial is not None:
-                with replacing(words.serial) as file:
-                    file.write(output)
-        except OSError as error:
-            raise KinstError(f"{error.filename}: cannot be written: {error.strerror}") from None
+        if words.serial is not None:
+            with _writing(words.serial), replacing(words.serial) as file:
+                file.write(output)
         if len(output) == MAX_SERIAL:
             print(f"kinst: {words.serial}: truncated to {MAX_SERIAL >> 20} MiB", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Name the file if it cannot be written in a ``with`` block."""
+    try:
+        yield
+    except OSError as error:
+        raise KinstError(f"{path}: cannot be written: {error.strerror}; choose another file"
+                         ) from None
 
 
 class _Frames:

@@ -16,7 +16,7 @@ from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import LIMIT, MEMORY
-from images.login import IDLE, asks, at_session_prompt, quoted_last_line, run_to
+from images.login import asks, at_session_prompt, quoted_last_line, run_to
 from kinst_emu.api.record_run import recorded
 from kinst_emu.cli.boot_words import (
     idle_option,
@@ -38,7 +38,6 @@ EXAMPLES = (
 )
 
 
-SECOND = 10**9
 EVER = 1 << 62  # virtual time in ns that no run reaches
 
 
@@ -122,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
     limit = None
     if arguments.instructions is not None:
         limit = parse_count(arguments.instructions, "--instructions")
-        if arguments.idle == str(IDLE // SECOND):
+        if arguments.idle is None:
             idle = EVER  # the default is for runs that have no other end
     memory = None if arguments.memory is None else parse_size(arguments.memory)
     if arguments.save:
@@ -178,7 +177,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not succeeded:
         more = "" if stop is None else {
             StopReason.INSTRUCTIONS: "; --instructions sets another limit",
-            StopReason.IDLE: f" (--idle {arguments.idle}); {quoted_last_line(machine)}",
+            StopReason.IDLE: f" (--idle {idle // 10**9}); {quoted_last_line(machine)}",
         }.get(stop.reason, "")
         raise KinstError(f"{image.path}: the boot ended early: {stop}{more}")
     return 0

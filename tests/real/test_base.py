@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import kinst_emu
-from emu.elf.partitions import FREEBSD_UFS
+from emu.guests.freebsd.partitions import FREEBSD_UFS
 from emu.machine.machine import Until
 from emu.unicorn.machine import UnicornMachine
 from images import boots, catalog

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from emu.elf.boot_options import BootOptions
 from emu.elf.image import Image
 from emu.elf.kernel_module import PAGE, Module
-from emu.elf.partitions import root_partition
 from emu.guest.guest import BareMachine
+from emu.guests.freebsd.partitions import root_partition
 from emu.host.errors import ImageError
 
 NAME, TYPE, ADDRESS, SIZE, METADATA = 1, 2, 3, 4, 0x8000

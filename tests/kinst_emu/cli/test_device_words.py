@@ -80,6 +80,8 @@ def test_nothing_is_connected_to_the_second_serial_port_by_default(image):
     python = kinst_emu.Machine(kinst_emu.open(image.path), machine)
     machine.board.second.output(66)
     assert heard == [66] and python.second_output == b"B"
+    with pytest.raises(KinstError, match="open the kernel with serial=True"):
+        _ = kinst_emu.Machine(python.kernel, started(image)).second_output
 
 
 def test_devices_change_nothing_for_a_kernel_that_does_not_use_them(image):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emu.elf.boot_options import PACKED, disk_image
-from emu.elf.partitions import ENTRY, FREEBSD_UFS, GPT, root_partition
+from emu.guests.freebsd.partitions import ENTRY, FREEBSD_UFS, GPT, root_partition
 from emu.host.errors import ImageError
 
 OTHER = uuid.UUID("c12a7328-f81f-11d2-ba4b-00a0c93ec93b").bytes_le  # EFI system partition
