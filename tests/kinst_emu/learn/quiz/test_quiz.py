@@ -23,7 +23,7 @@ from kinst_emu.explain.record.recorder import FiringRecorder
 from kinst_emu.learn.quiz.marking import mark
 from kinst_emu.learn.quiz.questions import TURN, questions
 from kinst_emu.learn.quiz.sheet import sheet
-from tests.conftest import ARCHES, MEMORY, real_kernel
+from tests.conftest import ARCHES, MEMORY
 from tests.kinst_emu.commands.test_commands import refused, run
 
 COUNT = 200  # number of questions for each teaching kernel, and for each level on a real kernel
@@ -42,13 +42,6 @@ def asked(image, count, seed, level=None):
 @pytest.fixture(scope="module", params=ARCHES)
 def teaching(request):
     return asked(catalog.find(f"teaching/{request.param}"), COUNT, 7)
-
-
-@pytest.fixture(scope="module", params=ARCHES)
-def real(request):
-    machine, found = asked(real_kernel(request.param), COUNT * len(TURN), 7)
-    assert all(sum(q.level == level for q in found) == COUNT for level in TURN)
-    return machine, found
 
 
 def placed(other, question):
@@ -118,11 +111,6 @@ def test_qemu_confirms_the_answers_on_the_teaching_kernels(teaching):
     check_levels(*teaching)
 
 
-@pytest.mark.skipif(shutil.which("qemu-system-x86_64") is None, reason="QEMU is not installed")
-def test_qemu_confirms_the_answers_on_real_kernels(real):
-    check_levels(*real)
-
-
 def by_llvm(arch, code):
     """Return llvm-mc's disassembly of an instruction."""
     text = subprocess.run(
@@ -179,11 +167,6 @@ def check_displacements(machine, found):
 @pytest.mark.skipif(MC is None, reason="llvm-mc is not installed: apt-get install llvm")
 def test_llvm_confirms_trampoline_answers_on_the_teaching_kernels(teaching):
     assert check_displacements(*teaching)
-
-
-@pytest.mark.skipif(MC is None, reason="llvm-mc is not installed: apt-get install llvm")
-def test_llvm_confirms_trampoline_answers_on_real_kernels(real):
-    assert check_displacements(*real)
 
 
 @pytest.mark.parametrize("arch", ARCHES)
