@@ -23,6 +23,7 @@ class Elf:
     compressed: tuple[str, ...] = ()
     elf_class: int = 2
     kind: int = 2
+    symbols_type: int = 2  # type of the symbol table's section: 2 is SHT_SYMTAB, 11 is SHT_DYNSYM
 
     def build(self) -> bytes:
         """Return the file's bytes."""
@@ -46,7 +47,7 @@ class Elf:
             out += data
         sections = [(0, 0, 0, 0, 0)]
         if self.symbols:
-            sections.append((1, 2, len(out), len(entries), 2))
+            sections.append((1, self.symbols_type, len(out), len(entries), 2))
             out += entries
             sections.append((9, 3, len(out), len(strings), 0))
             out += strings
@@ -59,7 +60,7 @@ class Elf:
         out += names
         table = len(out)
         for name, kind, offset, size, link in sections:
-            entry_size = 24 if kind == 2 else 0
+            entry_size = 24 if kind in (2, 11) else 0
             flags = 0x800 if name in flagged else 0
             out += struct.pack("<IIQQQQIIQQ", name, kind, flags, 0, offset, size, link, 1, 1,
                                entry_size)

@@ -155,9 +155,9 @@ class Places:
             symbol = next((s for s in machine.image.symbols.named(name)
                            if s.module_name == module), None)
         if symbol is None:
-            near = machine.image.symbols.similar(name)
-            hint = f" (did you mean {', '.join(near)}?)" if near else ""
-            raise self._wrong(f"the kernel has no symbol '{name}'{hint}")
+            advice = machine.image.symbols.advice(name)
+            raise self._wrong(f"the kernel has no symbol '{name}'"
+                              + (f" ({advice})" if advice else ""))
         kind = self._asked(lambda types: types.variable(name, symbol.address))
         if kind is None and symbol.size and not self._tokens:
             return _At(symbol.address, None)

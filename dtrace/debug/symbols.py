@@ -33,11 +33,10 @@ def find_function(image: Image, name: str) -> Symbol:
         raise KinstError(f"{image.path}: function '{name}' exists only as "
                          f"{counted(copies, 'inline copy')}; probe them with kinst::{name}:entry "
                          f"and :return, or list them with kinst inline {name}")
-    near = image.symbols.similar(name)
-    hint = (f"; did you mean {', '.join(near)}?" if near
-            else "; for a function of a module, load the module (--module)")
+    advice = (image.symbols.advice(name)
+              or "for a function of a module, load the module (--module)")
     raise KinstError(" with ".join((str(image.path), *(one.name for one in image.modules)))
-                     + f" has no function '{name}'{hint}")
+                     + f" has no function '{name}'; {advice}")
 
 
 def _copies(image: Image, name: str) -> int:

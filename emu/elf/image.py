@@ -15,6 +15,7 @@ from emu.elf.reader import (
     ET_DYN,
     ET_EXEC,
     PT_LOAD,
+    SHT_DYNSYM,
     SHT_NOTE,
     SHT_SYMTAB,
     ElfFile,
@@ -164,10 +165,14 @@ class Image:
         raise ImageError(f"{self.path}: no segment contains {address:#x}..{address + size:#x}")
 
 
-def file_symbols(elf: ElfFile) -> tuple[bytes, bytes, str]:
-    """Return the symbol table's entries, its strings, and the build ID (in hexadecimal)."""
+def file_symbols(elf: ElfFile, table: int = SHT_SYMTAB) -> tuple[bytes, bytes, str]:
+    """Return the symbol table's entries, its strings, and the build ID (in hexadecimal).
+
+    :param table: section type of the symbol table: ``SHT_SYMTAB``, or ``SHT_DYNSYM`` for the
+        symbols that are visible to other files.
+    """
     entries, strings, build_id = b"", b"", ""
-    for section in elf.of_kind(SHT_SYMTAB):
+    for section in elf.of_kind(table):
         entries = elf.content(section)
         if section.link >= len(elf.sections):
             raise ImageError(f"{elf.path}: damaged ELF file: the symbol table has no string table")
@@ -182,6 +187,9 @@ def file_symbols(elf: ElfFile) -> tuple[bytes, bytes, str]:
 
 def load_image(path: Path, debug: Path | None = None) -> Image:
     """Read a kernel image.
+
+    A stripped kernel's symbols come from its debug file or, without that file, from its dynamic
+    symbol table, which lacks static functions and variables.
 
     :param debug: debug file to use if the image has no symbols (default: the image's path with
         ``.debug`` appended).
@@ -207,19 +215,21 @@ def load_image(path: Path, debug: Path | None = None) -> Image:
     if not segments:
         raise ImageError(f"{path}: has nothing to load, because it has no PT_LOAD segment")
     _check_overlap(segments, path)
-    if not entries:
-        debug = debug or path.with_name(path.name + ".debug")
-        if not debug.is_file():
-            raise ImageError(
-                f"{path}: has no symbols; put the matching {debug.name} next to it"
-            )
+    debug = debug or path.with_name(path.name + ".debug")
+    stripped = ""
+    if not entries and debug.is_file():
         other = _debug_symbols(debug)
         if build_id and other[2] and build_id != other[2]:
             raise ImageError(f"{debug}: comes from a different build than {path}; "
                              "get the matching debug file")
         entries, strings = other[0], other[1]
+    elif not entries:
+        entries, strings, _ = file_symbols(elf, SHT_DYNSYM)
+        stripped = f"put the matching {debug.name} next to it"
+        if not entries:
+            raise ImageError(f"{path}: has no symbols; {stripped}")
     code_ranges = [(s.virtual, s.virtual + len(s.data)) for s in segments if s.executable]
-    symbols = SymbolTable(entries, strings, code=code_ranges, where=str(path))
+    symbols = SymbolTable(entries, strings, code=code_ranges, where=str(path), stripped=stripped)
     return Image(elf, elf.entry, tuple(segments), symbols, build_id)
 
 

@@ -27,7 +27,7 @@ class LinkedSymbols(SymbolTable):
     """
 
     def __init__(self, kernel: SymbolTable, modules: Sequence[Module]) -> None:
-        super().__init__(b"", b"")
+        super().__init__(b"", b"", stripped=kernel.stripped)
         self._kernel, self._modules = kernel, modules
         self._tables = [kernel, *(module.symbols for module in modules)]
 

@@ -52,11 +52,15 @@ class SymbolTable:
 
     :param code: ranges (begin, end) of code; functions are cut off at the end of their range.
     :param where: file name for error messages.
+    :param stripped: if the table lacks static functions, how to get a complete one; otherwise
+        empty.
     :raises ImageError: from lookups by address, if functions overlap many times.
     """
 
     def __init__(self, entries: bytes, strings: bytes, module: str = KERNEL,
-                 code: Sequence[tuple[int, int]] | None = None, where: str = KERNEL) -> None:
+                 code: Sequence[tuple[int, int]] | None = None, where: str = KERNEL,
+                 stripped: str = "") -> None:
+        self.stripped = stripped
         self._strings, self.module, self._where = strings, module, where
         self._code = None if code is None else sorted(code)
         self._raw = entries[: len(entries) - len(entries) % SYMBOL.size]
@@ -172,6 +176,16 @@ class SymbolTable:
         names = {self._text(e[2]) for e in self._entries if e[3] == STT_FUNC}
         return difflib.get_close_matches(name, names, 3, 0.8)
 
+    def advice(self, name: str) -> str:
+        """Return what may help if there is no symbol with the given name, or nothing."""
+        near = self.similar(name)
+        if near:
+            return f"did you mean {', '.join(near)}?"
+        if self.stripped:
+            return ("the kernel was stripped, so the names of its static functions and variables "
+                    f"are unknown: {self.stripped}")
+        return ""
+
     def _index(self) -> list[tuple[int, int, int, int]]:
         if self._functions is None:
             functions = self._cut(sorted(rows(self._raw, len(self._strings), (STT_FUNC,), True)))
@@ -234,10 +248,16 @@ class SymbolTable:
         return self._symbol(self._objects[at])
 
     def label_at(self, address: int) -> Symbol | None:
-        """Return the nearest function or assembly label at or below an address, or None."""
+        """Return the nearest function or assembly label at or below an address, or None.
+
+        In the table of a stripped file, the nearest symbol may belong to other code than the
+        address, so only a symbol at the address itself is returned.
+        """
         if self._labels is None:
             self._labels = sorted(e for e in self._entries if e[3] in (STT_NOTYPE, STT_FUNC))
         at = bisect.bisect_right(self._labels, (address, 1 << 64)) - 1
         while at >= 0 and self._text(self._labels[at][2])[:1] in ("", "$"):
             at -= 1  # skip unnamed symbols, and mapping symbols such as $x and $d
-        return self._symbol(self._labels[at]) if at >= 0 else None
+        if at < 0 or (self.stripped and self._labels[at][0] != address):
+            return None
+        return self._symbol(self._labels[at])

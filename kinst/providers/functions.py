@@ -32,9 +32,9 @@ def functions(
             raise ProbeError(f"{where}: {name} is an ifunc; probe its implementation, {chosen}")
         raise ProbeError(f"{where}: {name} is not a function, or has no size")
     if not selected:
-        near = symbols.similar(name)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
-        raise ProbeError(f"{where}: {_there(module)} no function '{name}'{hint}")
+        advice = symbols.advice(name)
+        raise ProbeError(f"{where}: {_there(module)} no function '{name}'"
+                         + (f"; {advice}" if advice else ""))
     reason = breakpoints.machine.guest.traps.exclusions.reason(name)
     if reason and not unsafe:
         raise ProbeError(f"{where}: {name} {reason} (use --unsafe to probe it)")

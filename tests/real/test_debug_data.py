@@ -5,6 +5,7 @@ import os
 import random
 import re
 import shutil
+import struct
 import subprocess
 from collections import Counter, defaultdict
 
@@ -17,6 +18,7 @@ from dtrace.stacks.stack import Stacks, failure
 from dwarf._lines import LineTable
 from dwarf.debug_file import debug_file, elf_file
 from dwarf.index import DebugIndex, build
+from emu.elf.reader import SHT_SYMTAB
 from emu.machine.call import Caller, CallError
 from emu.machine.running_thread import thread_of
 from images import boots
@@ -25,6 +27,7 @@ from kinst.providers import inline, kinst_provider
 from kinst.providers.inline import Entrances
 from kinst_emu.cli.inline_derivation import entered_in
 from tests.conftest import ARCHES, real_kernel
+from tests.kinst_emu.commands.test_commands import run
 
 SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))
 TOOLS = ("llvm-dwarfdump", "llvm-dwarfdump-19", "llvm-dwarfdump-16", "llvm-dwarfdump-14")
@@ -201,6 +204,27 @@ def test_inline_probes_fire_as_often_as_unicorn_hooks_count(arch, end):
     fired = {address: count for address, _c, _f, _k, count, _r in
              (breakpoints.dispatcher.probe(n) for n in set(probes.numbers)) if count}
     assert fired == dict(watched.ends[end]) and sum(fired.values()) > 10
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_a_stripped_kernel_boots_alike_and_its_global_functions_can_be_probed(arch, tmp_path):
+    image, stripped = real_kernel(arch), tmp_path / "kernel"
+    data = bytearray(image.path.read_bytes())
+    table, size, count = (struct.unpack_from(form, data, at)[0]
+                          for form, at in (("<Q", 40), ("<H", 58), ("<H", 60)))
+    for at in range(table, table + size * count, size):
+        if struct.unpack_from("<I", data, at + 4)[0] == SHT_SYMTAB:
+            struct.pack_into("<I", data, at + 4, 0)  # SHT_NULL
+    stripped.write_bytes(data)
+    booted = [run("kinst", "boot", "-k", str(path), "--digest")
+              for path in (image.path, stripped)]
+    digests = {result.stdout.split("digest ")[1].split()[0] for result in booted}
+    assert len(digests) == 1
+    traced = run("kdtrace", "-k", str(stripped), "-n", "fbt::kern_mkdirat:entry,syscall::mkdir: {}",
+                 "-c", "$ mkdir /tmp/new")
+    assert traced.stdout.count(" mkdir:") == 2 and "kern_mkdirat:entry" in traced.stdout, traced
+    missing = run("kdtrace", "-k", str(stripped), "-n", "fbt::fast_syscall:entry")
+    assert missing.returncode and "stripped" in missing.stderr, missing
 
 
 @pytest.mark.parametrize("arch", ARCHES)

@@ -115,6 +115,23 @@ def test_symbols_come_from_a_debug_file_beside_the_image(tmp_path):
     assert image.symbols.find("start") is not None
 
 
+STRIPPED = Elf(symbols=[("start", 0x1000, 4, 2), ("end", 0x1008, 4, 2)], symbols_type=11,
+               segments=[(0x1000, b"\x90" * 16, 16)])
+
+
+def test_a_stripped_image_has_the_symbols_of_its_dynamic_symbol_table(tmp_path):
+    symbols = load(tmp_path, STRIPPED.build()).symbols
+    assert symbols.find("start").address == 0x1000 and symbols.find("end").address == 0x1008
+    assert symbols.where(0x1003) == "start+0x3" and symbols.where(0x1005) == "0x1005"
+    # The code at 0x1005 is that of a function without a name, not of the symbol below it.
+    assert symbols.label_at(0x1005) is None and symbols.label_at(0x1008).name == "end"
+    assert "put the matching kernel.debug next to it" in symbols.advice("nonsense")
+    assert symbols.advice("star") == "did you mean start?"
+    (tmp_path / "kernel.debug").write_bytes(Elf(symbols=[("static", 0x1004, 4, 2)]).build())
+    symbols = load(tmp_path, STRIPPED.build()).symbols
+    assert symbols.find("static").address == 0x1004 and not symbols.advice("nonsense")
+
+
 def test_a_debug_file_of_another_build_is_refused(tmp_path):
     (tmp_path / "kernel.debug").write_bytes(Elf(build_id=b"othe").build())
     with pytest.raises(ImageError, match="comes from a different build"):
