@@ -83,12 +83,15 @@ class Pipeline:
         given = of_directories(directories)
         words = [*texts, *(text for _path, text in given)]
         types = None if self.target is None else self.target.types
-        for name, text in needed(self.arch, types, words).items():
+        for library in needed(self.arch, types, words):
             try:
-                self.compiler.library(text)
+                self.compiler.library(library.text)
             except DError as error:
-                raise KinstError(f"failed to compile library {name}.d for this kernel: "
-                                 f"{error.said(False)}") from None
+                if library.named:
+                    raise KinstError(f"failed to compile library {library.name}.d for this kernel: "
+                                     f"{error.said(False)}") from None
+                self._say(f"left out library {library.name}.d, which does not fit this kernel: "
+                          f"{error.said(False)}")
         for path, text in given:
             try:
                 self.compiler.library(text)

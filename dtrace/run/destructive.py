@@ -12,6 +12,7 @@ from dtrace.bpf.layout import Fault
 from dtrace.stacks.user_programs import ADDRESS
 from dwarf.members import MemberError, offset_of
 from dwarf.types import Types
+from emu.elf.linked_image import version_of
 from emu.host.errors import KinstError
 from emu.machine.machine import Machine
 
@@ -57,7 +58,7 @@ class DestructiveActions:
             raise RuntimeFault(Fault.ILLEGAL_OPERATION) from None
         for address in words:
             self._set(address, 1 << (number - 1) % 32)
-        self._set(notice, 1 << members.bit)
+        self._set(notice, 1 << members.bit(version_of(self._machine.image) or 0))
 
     def _set(self, address: int, bits: int) -> None:
         before = int.from_bytes(self._machine.read(address, 4), "little")

@@ -1,12 +1,12 @@
 """Threads of the guest's kernel, found through the kernel's lists and types."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dtrace.debug.kernel_types import kernel_types
 from dwarf.debug_file import DebugDataError
-from dwarf.types import Structure, Types
+from dwarf.types import Structure, Types, find_member
 from dwarf.values import CStruct
 from emu.host.errors import KinstError, MemoryAccessError
 from emu.host.printable import plain
@@ -38,10 +38,13 @@ class Thread:
     saved: int
 
 
-def structure(types: Types, name: str) -> Structure | None:
-    """Return a structure type of the kernel, such as ``struct proc``, or None if undefined."""
+def structure(types: Types, name: str, members: Sequence[str] = ()) -> Structure | None:
+    """Return a structure type of the kernel, such as ``struct proc``, or None if undefined.
+
+    :param members: members that it must have; several source files may define a type of that name.
+    """
     for kind in types.named(name):
-        if isinstance(kind, Structure):
+        if isinstance(kind, Structure) and all(find_member(kind, one) for one in members):
             return kind
     return None
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from emu.arch.arch import ALL, Arch, Context
 from emu.arm64 import registers
 from emu.elf.relocations import Base, RelocationType
+from emu.host.errors import KinstError
 
 if TYPE_CHECKING:
     import capstone
@@ -49,11 +50,17 @@ class Arm64(Arch):
     watches_before = True  # Arm ARM, D2.10: watchpoint exceptions are taken before the access
 
     def walk(self, cpu: Context, address: int) -> tuple[int, int] | None:
-        """Walk the EL1&0 page tables, 4 KiB granule (Arm ARM, "AArch64 Virtual Memory System")."""
+        """Walk the EL1&0 page tables, 4 KiB granule (Arm ARM, "AArch64 Virtual Memory System").
+
+        :raises KinstError: for another granule.
+        """
         if not cpu.read_register("sctlr_el1") & 1:
             return address, ALL
         tcr = cpu.read_register("tcr_el1")
         upper = address >> 63
+        if tcr >> 30 & 1 if upper else tcr >> 14 & 3:  # TCR_EL1.TG1 and TG0
+            raise KinstError("this kernel uses pages of 16 or 64 KiB; only pages of 4 KiB are "
+                             "supported")
         size = 64 - (tcr >> 16 & 63 if upper else tcr & 63)
         top = address >> size
         if top != ((1 << 64 - size) - 1 if upper else 0):

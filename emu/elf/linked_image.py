@@ -118,7 +118,7 @@ def with_modules(image: Image, paths: Sequence[Path]) -> Image:
 def _ordered(image: Image, wanted: list[ModuleFile]) -> list[ModuleFile]:
     """Return the modules and their dependencies, each after the modules that it depends on."""
     ordered: list[ModuleFile] = []
-    version = _version(image)
+    version = version_of(image)
     known = list(wanted)
     for file in wanted:
         if [other.name for other in wanted].count(file.name) > 1:
@@ -158,7 +158,8 @@ def _ordered(image: Image, wanted: list[ModuleFile]) -> list[ModuleFile]:
     return ordered
 
 
-def _version(image: Image) -> int | None:
+def version_of(image: Image) -> int | None:
+    """Return a FreeBSD kernel's ``__FreeBSD_version``, or None if the kernel does not say it."""
     symbol = image.symbols.find(VERSION)
     if symbol is None:
         return None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from emu.elf.image import Image
+from emu.elf.symbols import Symbol
 from emu.guest.hole import FindHole
 from emu.guest.static_probe import StaticProbe
 
@@ -213,8 +214,9 @@ class SignalMembers:
 
     :param thread: C type of a thread.
     :param pending: sets of pending signals, of 32-bit words; signal N is bit N - 1.
-    :param notice: word of flags; bit number ``bit`` makes the thread check for signals before it
+    :param notice: word of flags with a bit that makes the thread check for signals before it
         returns to user mode.
+    :param bits: number of that bit, by the first ``__FreeBSD_version`` that has it; sorted.
     :param stop: number of the signal that stops a process.
     :param count: number of signals.
     """
@@ -222,9 +224,13 @@ class SignalMembers:
     thread: str
     pending: tuple[str, ...]
     notice: str
-    bit: int
+    bits: tuple[tuple[int, int], ...]
     stop: int
     count: int
+
+    def bit(self, version: int) -> int:
+        """Return the number of the bit in a kernel with the given ``__FreeBSD_version``."""
+        return next(bit for first, bit in reversed(self.bits) if version >= first)
 
 
 @dataclass(frozen=True)
@@ -450,6 +456,7 @@ class GuestBoot:
         groups for the file system and the error number; empty: there is no such message.
     :param needs: options and devices that a kernel needs to run our userland: name -> symbol of
         kernels that have it.
+    :param several_cpus: symbol of kernels that can use several CPUs; empty: no kernel can.
     :param no_file_system: error numbers of a mount that mean that the disk has no file system that
         the kernel knows.
     :param version: the kernel's version string; empty: it has none.
@@ -469,6 +476,7 @@ class GuestBoot:
     shell_prompt: str = ""
     unmounted: bytes = b""
     needs: Mapping[str, str] = field(default_factory=dict)
+    several_cpus: str = ""
     no_file_system: frozenset[int] = frozenset()
     version: str = ""
     built: bytes = b""
@@ -483,6 +491,8 @@ class GuestTraps:
     :param trap_entries: symbols of the vectors that call the kernel's C code, with the trap frame
         at the stack pointer.
     :param seam: pointer through which the kernel calls the handler of breakpoints.
+    :param hooks: two symbols: a kernel that has the first one was built with DTrace hooks only if
+        it has the second one, too.  Without the hooks, some kernels define the seam but ignore it.
     :param exclusions: functions that must not contain breakpoints.
     :param seam_word: variable that the kernel writes on its breakpoint path; empty: it has none.
     :param trap: module in ``kinst/<architecture>`` with the host's part of breakpoint handling.
@@ -497,11 +507,20 @@ class GuestTraps:
     trap_entries: frozenset[str]
     seam: str
     exclusions: Exclusions
+    hooks: tuple[str, str] | None = None
     seam_word: str = ""
     trap: str = "trap"
     trap_stack: str = ""
     page_faults: PageFaults | None = None
     interrupts: tuple[str, ...] = ()
+
+    def seam_of(self, image: Image) -> Symbol | None:
+        """Return the kernel's seam, or None if the kernel was built without DTrace hooks."""
+        if self.hooks is not None:
+            kernel, hooks = map(image.symbols.find, self.hooks)
+            if kernel is not None and hooks is None:
+                return None
+        return image.symbols.find(self.seam)
 
 
 @dataclass(frozen=True)

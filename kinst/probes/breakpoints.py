@@ -136,10 +136,9 @@ class Breakpoints(ProbeTable):
         machine, dispatcher = self.machine, self.dispatcher
         if machine.patches:
             raise ProbeError("other probes are enabled on this machine: disable them first")
-        seam = machine.image.symbols.find(machine.guest.traps.seam)
+        seam = machine.guest.traps.seam_of(machine.image)
         if seam is None and self.path != DIRECT:
-            raise ProbeError(f"{machine.image.path}: symbol '{machine.guest.traps.seam}' not "
-                             f"found: the kernel was built without DTrace hooks; "
+            raise ProbeError(f"{machine.image.path}: the kernel was built without DTrace hooks; "
                              "use --trap-path=direct")
         changed = dispatcher.changed()
         if changed is not None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dwarf.debug_file import DebugDataError
 from dwarf.index import DebugIndex
 from dwarf.types import Types
-from emu.guest.static_probe import CallTable, StaticProbe
+from emu.guest.static_probe import CallTable, StaticProbe, StaticProbeError
 from emu.host.errors import MemoryAccessError
 from emu.machine.machine import Machine
 from kinst.probes import guards, operations, system_calls
@@ -20,6 +20,7 @@ class DeclaredProbes(ProbedCode):
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
         self._declared: list[StaticProbe] | None = None
+        self.unreadable: list[str] = []  # why declarations are missing from ``declared``
         self._static: dict[int, int] = {}  # index in ``declared`` -> ID of the probe
         self._gates = False  # whether the gates (functions that tracepoints call) were added
         self._operations: dict[str, int] = {}  # function name -> index of the vnode operation
@@ -38,12 +39,15 @@ class DeclaredProbes(ProbedCode):
     def declared(self) -> list[StaticProbe]:
         """The static probes and system call probes that the kernel declares.
 
-        :raises StaticProbeError: when they cannot be read.
+        If those of one kind cannot be read, only the others are returned: see ``unreadable``.
         """
         if self._declared is None:
-            guest = self.machine.guest
-            self._declared = [probe for read in (guest.probes.declared, guest.probes.calls)
-                              if read is not None for probe in read(self.image, self.machine)]
+            probes, self._declared = self.machine.guest.probes, []
+            for read in (probes.declared, probes.calls):
+                try:
+                    self._declared += [] if read is None else read(self.image, self.machine)
+                except StaticProbeError as error:
+                    self.unreadable.append(str(error))
         return self._declared
 
     def add_static(self, index: int, types: Callable[[], Types] | None = None,

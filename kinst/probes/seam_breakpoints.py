@@ -76,10 +76,9 @@ class SeamBreakpoints(ProbeTable):
         :raises ProbeError: when the kernel has no seam, or its code has changed.
         """
         machine, trap = self.machine, self.trap
-        seam = machine.image.symbols.find(machine.guest.traps.seam)
+        seam = machine.guest.traps.seam_of(machine.image)
         if seam is None:
-            raise ProbeError(f"{machine.image.path}: symbol '{machine.guest.traps.seam}' not "
-                             f"found: the kernel was built without DTrace hooks")
+            raise ProbeError(f"{machine.image.path}: the kernel was built without DTrace hooks")
         numbers_by_address: dict[int, list[int]] = {}
         for number in range(len(self.probes)):
             numbers_by_address.setdefault(self.dispatcher.probe(number)[0], []).append(number)

@@ -29,6 +29,8 @@ class Sdt(Provider):
     def create(self, probes: ProbeTable, wanted: Wanted) -> MadeProbes:
         declared = probes.declared
         if not any(matches(wanted.provider, one.provider) for one in declared):
+            if probes.unreadable:
+                raise ProbeError(f"{wanted.text}: {'; '.join(probes.unreadable)}")
             raise ProbeError(f"{wanted.text}: the kernel has no provider "
                              f"'{wanted.provider}'{_hint(wanted, declared)}")
         found = [n for n, one in enumerate(declared) if matches(wanted.provider, one.provider)
@@ -37,14 +39,15 @@ class Sdt(Provider):
         if not found:
             raise ProbeError(f"{wanted.text}: no static probe or system call of the kernel matches")
         made: list[int] = []
-        refusals: list[str] = []
+        refusals = [f"{wanted.text}: {reason}" for reason in probes.unreadable
+                    if is_glob(wanted.provider) or not wanted.provider]
         for n in found:
             try:
                 made.append(probes.add_static(n, wanted.types, wanted.index))
             except ProbeError as error:
                 refusals.append(str(error))
         if not made:
-            raise ProbeError(refusals[0])
+            raise ProbeError(refusals[-1])
         operations = [n for n in found if (declared[n].provider, declared[n].module)
                       == probes.machine.guest.probes.operations]
         if operations and not _has_debug_data(wanted):

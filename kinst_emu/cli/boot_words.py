@@ -6,8 +6,10 @@ import io
 from dataclasses import replace
 from pathlib import Path
 
+from emu.arch.architectures import arch_of
 from emu.elf.boot_options import MAX_DATE, boot_options
 from emu.elf.image import Image
+from emu.guests.registry import guest_of
 from emu.host.atomic_file import replacing
 from emu.host.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
@@ -87,7 +89,8 @@ def _count(text: str) -> int:
 def with_cpus(image: Image, cpus: int | None) -> Image:
     """Return the image configured for the given number of CPUs; None means one CPU.
 
-    :raises KinstError: for a teaching kernel and for a number outside 1 to ``MOST_CPUS``.
+    :raises KinstError: for a kernel that runs on one CPU, and for a number outside 1 to
+        ``MOST_CPUS``.
     """
     if cpus is None or cpus == 1:
         return image
@@ -95,6 +98,8 @@ def with_cpus(image: Image, cpus: int | None) -> Image:
         raise KinstError(f"{cpus} CPUs: the number must be from 1 to {MOST_CPUS}")
     if catalog.is_teaching(image):
         raise KinstError("--cpus: the teaching kernel runs on one CPU; give a FreeBSD kernel")
+    if image.symbols.find(guest_of(image, arch_of(image).name).boot.several_cpus) is None:
+        raise KinstError(f"--cpus: {image.path} runs on one CPU: it was built without options SMP")
     return replace(image, options=replace(image.options, cpus=cpus))
 
 

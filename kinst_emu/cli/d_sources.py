@@ -12,24 +12,26 @@ from emu.arch.arch import Arch
 from emu.host.errors import KinstError
 
 MAX_SCRIPT = 1 << 22  # maximum size of a script, in bytes
+RELEASE = 15  # __FreeBSD__ without a kernel, or for a kernel that is not FreeBSD
 TIMEOUT = 60  # maximum run time of the preprocessor, in seconds
 
 
-def source_of(letter: str, text: str, options: Options, preprocess: Sequence[str], arch: Arch
-              ) -> str:
+def source_of(letter: str, text: str, options: Options, preprocess: Sequence[str], arch: Arch,
+              release: int) -> str:
     """Return the source text of a program, preprocessed when -C is given for a file.
 
     :param letter: letter of the program's option; after ``-s``, ``text`` is a file name.
     :param text: the program, or a file name, or ``-`` for standard input.
     :param preprocess: preprocessor arguments from the command line.
     :param arch: architecture whose macros the preprocessor defines.
+    :param release: value of ``__FreeBSD__``.
     :raises KinstError: when the file cannot be read or preprocessed.
     """
     if letter != "s":
         return text
     source = _read(text)
     if options.given("cpp"):
-        source = _preprocessed(source, text, options, preprocess, arch)
+        source = _preprocessed(source, text, options, preprocess, arch, release)
     return source
 
 
@@ -50,8 +52,8 @@ def _read(path: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _preprocessed(source: str, path: str, options: Options, preprocess: Sequence[str], arch: Arch
-                  ) -> str:
+def _preprocessed(source: str, path: str, options: Options, preprocess: Sequence[str], arch: Arch,
+                  release: int) -> str:
     failed = f"failed to compile script {path}: Preprocessor failed to process input program"
     tool = options.text("cpppath") or shutil.which("cpp")
     if tool is None:
@@ -63,7 +65,7 @@ def _preprocessed(source: str, path: str, options: Options, preprocess: Sequence
     version = VERSION.split(".")
     number = int(version[0]) << 24 | int(version[1]) << 12
     command = [tool, "-P", "-undef", "-nostdinc", "-D__sun", "-D__unix", "-D__SVR4", "-D__SUNW_D=1",
-               "-D__FreeBSD__=15", *(f"-D{macro}" for macro in arch.macros),
+               f"-D__FreeBSD__={release}", *(f"-D{macro}" for macro in arch.macros),
                f"-D__SUNW_D_VERSION={number:#010x}", f"-I{os.path.dirname(path) or '.'}",
                *defines, *preprocess, "-"]
     try:

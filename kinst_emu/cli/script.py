@@ -16,6 +16,7 @@ from dtrace.pipeline import Pipeline, ProgramText
 from dtrace.run.kernel import KernelProbes
 from dtrace.run.tracks import tracks_program
 from emu.arch.architectures import ARCHITECTURES
+from emu.elf.linked_image import version_of
 from emu.host.append_file import appending
 from emu.host.errors import KinstError
 from emu.host.progress import PROGRESS
@@ -27,7 +28,7 @@ from kinst_emu.cli.compiled_programs import (
     show_promises,
     show_rewritten,
 )
-from kinst_emu.cli.d_sources import source_of
+from kinst_emu.cli.d_sources import RELEASE, source_of
 from kinst_emu.cli.say import say
 from kinst_emu.cli.traced_kernel import TracedKernel
 from kinst_emu.cli.traced_run import TracedRun
@@ -73,7 +74,9 @@ def _run(line: CommandLine, kernel: TracedKernel | None) -> int:
     pipeline = Pipeline(line.texts.options, None if kernel is None else kernel.target, say,
                         line.texts.frames)
     arch = ARCHITECTURES[pipeline.arch]
-    sources = [source_of(letter, text, line.texts.options, line.texts.preprocess, arch)
+    version = None if kernel is None else version_of(kernel.target.image)
+    release = RELEASE if version is None else version // 100_000
+    sources = [source_of(letter, text, line.texts.options, line.texts.preprocess, arch, release)
                for letter, text in line.texts.programs]
     named = line.texts.options.text("libdir")
     pipeline.take_libraries([*sources, *line.texts.words],

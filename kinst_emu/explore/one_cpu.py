@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dtrace.debug.kernel_types import kernel_types
 from dtrace.stacks.threads import structure
-from dwarf.types import Structure
+from dwarf.types import Structure, find_member
 from dwarf.values import CStruct
 from emu.guest.guest import ThreadSwitch
 from emu.host.errors import KinstError
@@ -60,7 +60,11 @@ class OneCpuStage(Stage):
         self._switches = [one.address for one in functions]
         self._first = place_of_first(machine)
         super().__init__(machine, runs, limit)
-        nested = next((one.offset // 8 for one in thread.members if one.name == switch.nesting), 0)
+        member = find_member(thread, switch.nesting)
+        if member is None:
+            raise KinstError(f"the kernel's struct {thread.name} has no {switch.nesting}; omit "
+                             "--cpus to give each run its own CPU")
+        nested = member.offset // 8
         nesting = [machine.translate(run.thread + nested) for run in runs]
         if None in nesting:
             raise KinstError("the structure of a thread is not mapped in guest memory")

@@ -183,10 +183,13 @@ def _start_cpus(machine: UnicornMachine, count: int, caller: Caller) -> None:
     machine.give_turn(0)
 
 
-def _address(machine: UnicornMachine, name: str) -> int:
+def _address(machine: UnicornMachine, name: str, caller: Caller) -> int:
+    """Return the address of a function; newer kernels choose one of several schedulers."""
     symbol = machine.image.symbols.find(name)
     if symbol is None:
         raise StartError(f"the kernel has no {name}, so threads cannot be created")
+    if symbol.kind == STT_GNU_IFUNC:
+        return caller.call(symbol.address, [], name)
     return symbol.address
 
 
@@ -196,13 +199,13 @@ def _make_threads(machine: UnicornMachine, start: ThreadStart, count: int, calle
 
     :return: addresses of the threads.
     """
-    create = _address(machine, start.create)
+    create = _address(machine, start.create, caller)
     types = kernel_types(machine.image)
     thread_type = structure(types, start.thread)
-    scheduler_type = structure(types, start.scheduler)
+    scheduler_type = structure(types, start.scheduler, (start.cpu, start.flags))
     if thread_type is None or scheduler_type is None:
-        raise StartError(f"the kernel's debug data lacks {start.thread} or {start.scheduler}, "
-                         "so threads cannot be created")
+        raise StartError(f"the kernel's debug data lacks {start.thread}, or {start.scheduler} with "
+                         f"{start.cpu} and {start.flags}, so threads cannot be created")
     first = place_of_first(machine)
     place, threads = caller.place(bytes(8)), list[int]()
     for number in range(count):
@@ -231,10 +234,10 @@ def place_of_first(machine: UnicornMachine) -> int:
 def _queue_threads(machine: UnicornMachine, start: ThreadStart, threads: Sequence[int],
                    caller: Caller) -> None:
     """Queue all threads, and run the first thread to the call of its first function."""
-    add = _address(machine, start.add)
+    add = _address(machine, start.add, caller)
     for thread in threads:
         if start.lock:
-            caller.call(_address(machine, start.lock), [thread, 0, 0, 0], start.lock)
+            caller.call(_address(machine, start.lock, caller), [thread, 0, 0, 0], start.lock)
         caller.call(add, [thread, 0], start.add)
     stop = machine.run(Until(addresses=[place_of_first(machine)],
                              instructions=machine.instructions + PATIENCE))
@@ -245,7 +248,7 @@ def _queue_threads(machine: UnicornMachine, start: ThreadStart, threads: Sequenc
 def _run_threads(machine: UnicornMachine, start: ThreadStart, threads: Sequence[int],
                  caller: Caller) -> None:
     """Run each thread to the call of its first function."""
-    lock, add = _address(machine, start.lock), _address(machine, start.add)
+    lock, add = (_address(machine, name, caller) for name in (start.lock, start.add))
     first, held = place_of_first(machine), set[int]()
     for thread in threads:
         caller.call(lock, [thread, 0, 0, 0], start.lock)

@@ -3,11 +3,13 @@
 The constants in ``dtrace/d/language/library.py`` are separate and always available.  A library is
 compiled when a program, or another library, uses a name that it defines.  The texts are in
 ``dtrace/library``; the register numbers come from the architecture.  A program that uses ``args``
-may need any translator, so it gets all libraries that fit its kernel.
+may need any translator, so it gets all libraries that fit its kernel.  The structures of other
+releases may differ: a library that the program does not name is then left out.
 """
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
@@ -41,20 +43,35 @@ def libraries(arch: str, types: bool) -> dict[str, str]:
     return texts
 
 
-def needed(arch: str, types: Types | None, programs: Iterable[str]) -> dict[str, str]:
+@dataclass(frozen=True)
+class Library:
+    """A built-in library that a program needs.
+
+    :param named: whether the program uses a name that the library defines, directly or through
+        other libraries; otherwise, its ``args`` may need a translator of the library.
+    """
+
+    name: str
+    text: str
+    named: bool
+
+
+def needed(arch: str, types: Types | None, programs: Iterable[str]) -> list[Library]:
     """Return the libraries that programs need, directly or through other libraries.
 
     :param types: the kernel's types; None if they are not available.
     """
-    words = {word for program in programs for word in WORD.findall(program)}
-    known = libraries(arch, types is not None)
-    chosen = set()
-    for name, text in reversed(known.items()):
+    named = {word for program in programs for word in WORD.findall(program)}
+    args = "args" in named and types is not None
+    words = set(named)
+    chosen = []
+    for name, text in reversed(libraries(arch, types is not None).items()):
         defined = {word for found in DEFINED.findall(text) for word in found if word}
-        if words & defined or ("args" in words and types is not None and _fits(text, types)):
-            chosen.add(name)
+        if words & defined or (args and types is not None and _fits(text, types)):
+            chosen.append(Library(name, text, bool(named & defined)))
             words |= set(WORD.findall(text))
-    return {name: text for name, text in known.items() if name in chosen}
+            named |= set(WORD.findall(text)) if named & defined else set()
+    return chosen[::-1]
 
 
 def _fits(text: str, types: Types) -> bool:

@@ -81,10 +81,10 @@ CALL_MEMBERS = CallMembers("struct thread", "td_sa.args", "td_sa.callp", "td_ure
 PROCESS_MEMBERS = ProcessMembers("struct thread", "td_proc", "struct proc", "p_pid", "p_flag",
                                  0x4000, "p_comm")
 
-# Members with pending signals (sys/signalvar.h), TDA_SIG (sys/proc.h), and SIGSTOP and
-# _SIG_MAXSIG (sys/signal.h).
+# Members with pending signals (sys/signalvar.h), TDA_SIG (sys/proc.h; FreeBSD 15 inserted another
+# constant before it), and SIGSTOP and _SIG_MAXSIG (sys/signal.h).
 SIGNAL_MEMBERS = SignalMembers("struct thread", ("td_sigqueue.sq_signals", "td_sigqueue.sq_kill"),
-                               "td_ast", 15, stop=17, count=128)
+                               "td_ast", ((0, 14), (1_500_000, 15)), stop=17, count=128)
 
 # Members of locks (sys/lock.h, mutex.h, sx.h, rwlock.h), in the order of lock_classes[]: spin and
 # sleep mutexes, sx, rm, rm_sleepable, rw, lockmgr.
@@ -156,10 +156,12 @@ def freebsd(
             unmounted=rb"Mounting from ([!-~]{1,100}) failed with error (\d{1,3})"
             rb"(?:: [ -~]{1,200})?\.",
             needs={"options FFS": "ffs_mount", "device md": "g_md_class"},
+            several_cpus="cpu_mp_start",
             no_file_system=frozenset({22, 97}),  # errors EINVAL and EINTEGRITY (sys/errno.h)
             version="version", built=BUILT, session=SESSION),
         traps=GuestTraps(
-            hole, trap_frame, trap_entries, seam="dtrace_invop_jump_addr", seam_word=seam_word,
+            hole, trap_frame, trap_entries, seam="dtrace_invop_jump_addr",
+            hooks=("osreldate", "dtrace_trap_func"), seam_word=seam_word,
             exclusions=Exclusions(EXCLUDED | entry_path, EXCLUDED_PREFIXES + entry_prefixes,
                                   "dtrace_safe_", COPIED),
             # sys/vm/vm_fault.c: vm_fault_trap(map, vaddr, fault_type, fault_flags, signo, ucode).

@@ -62,9 +62,8 @@ class Crosscheck:
     """
 
     def __init__(self, machine: UnicornMachine, most: int = MAX_STEPS) -> None:
-        if machine.image.symbols.find(machine.guest.traps.seam) is None:
-            raise ProbeError(f"{machine.image.path}: the kernel has no '"
-                             f"{machine.guest.traps.seam}': it was built without DTrace hooks")
+        if machine.guest.traps.seam_of(machine.image) is None:
+            raise ProbeError(f"{machine.image.path}: the kernel was built without DTrace hooks")
         self.machine, self._most = machine, most
         self._base: Snapshot = machine.snapshot()
         self.compare = CallComparison(machine, self._base)

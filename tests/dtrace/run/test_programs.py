@@ -2,7 +2,9 @@
 
 import pytest
 
+from dtrace.d.compile import libraries
 from dtrace.run import linked_programs
+from kinst_emu.cli import script
 from tests.dtrace.programs import quiet, run
 
 
@@ -349,3 +351,25 @@ def test_tracemem_dumps_memory():
 def test_the_S_option_shows_code_with_source_lines():
     _status, _out, said = run("-e", "-S", "-n", "int y; BEGIN\n{\n\tx = y + 1;\n}")
     assert "clause_1 (BEGIN):\n" in said and "; 3: x = y + 1;\n" in said and ": 9500" in said
+
+
+@pytest.mark.parametrize("version, release", [(1_403_000, 14), (1_500_068, 15), (None, 15)])
+def test_the_preprocessor_knows_the_release_of_the_kernel(tmp_path, monkeypatch, version, release):
+    monkeypatch.setattr(script, "version_of", lambda image: version)
+    path = tmp_path / "a.d"
+    path.write_text("#pragma D option quiet\nBEGIN { trace(__FreeBSD__); exit(0); }\n")
+    assert run("-C", "-s", str(path), "-k", "teaching/amd64", "-c", "strlen(\"\")")[:2] == (
+        0, f"{release}\n")
+
+
+def test_a_library_that_does_not_fit_the_kernel_is_left_out_unless_it_is_named(monkeypatch):
+    text = ("typedef struct psinfo { int nothing; } psinfo_t;\n"
+            "translator psinfo_t < struct thread *T > { nothing = T->td_nothing; };\n")
+    monkeypatch.setattr(libraries, "libraries", lambda arch, types: {"psinfo": text})
+    monkeypatch.setattr(libraries, "_fits", lambda text, types: True)
+    words = ("-q", "-k", "teaching/amd64", "-c", "strlen(\"abc\")", "-n")
+    status, out, said = run(*words, "fbt::strlen:entry { trace(args[0] != 0); }")
+    assert status == 0 and "1" in out
+    assert "left out library psinfo.d, which does not fit this kernel" in said
+    status, out, said = run(*words, "BEGIN { trace(sizeof(psinfo_t)); }")
+    assert status and "failed to compile library psinfo.d for this kernel" in said
