@@ -3,6 +3,7 @@
 Exceptions and interrupts: privileged manual, chapter "Supervisor-Level ISA".
 """
 
+import bisect
 import contextlib
 import functools
 from collections.abc import Iterator
@@ -154,19 +155,22 @@ def _fault_address() -> int:
 
 
 def cycle_reads(image: Image) -> list[int]:
-    """Return the addresses of the instructions that read the cycle or instruction counter."""
+    """Return the addresses of the instructions that read the cycle or instruction counter.
+
+    A match counts only at an instruction boundary.  Boundaries are counted from the nearest
+    function: the functions of a stripped kernel's files have no names, but padding between
+    functions consists of instructions or of zeros, which are counted as instructions of 2 bytes.
+    """
     addresses = []
+    functions = sorted(f.address for f in image.symbols.functions())
     for virtual, data in image.code():
-        for at in counter_reads(data):
-            address = virtual + at
-            function = image.symbols.function_at(address)
-            if address % 2 == 0 and function is not None:
-                before = image.virtual_to_file(function.address, address - function.address)
-                at = 0
-                while at < len(before):  # accept a match only at an instruction boundary
-                    at += 4 if before[at] & 3 == 3 else 2
-                if at == len(before):
-                    addresses.append(address)
+        for match in counter_reads(data):
+            known = bisect.bisect_right(functions, virtual + match) - 1
+            at = max(functions[known] - virtual, 0) if known >= 0 else 0
+            while at < match:
+                at += 4 if data[at] & 3 == 3 else 2
+            if at == match and virtual % 2 == 0:
+                addresses.append(virtual + at)
     return addresses
 
 
