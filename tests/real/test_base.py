@@ -69,7 +69,8 @@ def kernel(request):
 
 
 def long(program, *words):
-    """Run a command that boots the system itself, which takes longer than other commands."""
+    """Run a command that takes longer than others: it boots the system, or runs the guest's dtrace.
+    """
     return subprocess.run([sys.executable, "-m", f"kinst_emu.commands.{program}", *words],
                           capture_output=True, text=True, check=False, timeout=PATIENCE)
 
@@ -156,7 +157,7 @@ def test_the_guest_uses_the_network_of_the_peer(kernel, tmp_path):
     (folder / "file").write_bytes(b"from the peer\n" * 10_000)
     command = ("ifconfig vtnet0 | grep 'inet '; ping -c 1 peer | grep transmitted; "
                "fetch -qo - http://peer/file | md5; echo tcp | nc -N peer 7; "
-               "echo udp | nc -u -w 1 10.0.2.2 7; echo second > /dev/ttyu1; nc -z peer 22")
+               "echo udp | nc -u -w 1 10.0.2.2 7; echo second > /dev/cuau1; nc -z peer 22")
     warm(kernel, f"peer:{folder}", serial=True)
     result = run("kinst", "run", "-k", kernel, "--base", "--net", f"peer:{folder},{out}",
                  "--serial", str(serial), "--", command)
@@ -199,15 +200,16 @@ def test_a_recording_with_a_network_replays_to_the_same_state(kernel, tmp_path):
 
 def test_a_session_with_the_guests_own_dtrace_is_recorded_and_traced(kernel, tmp_path):
     path = tmp_path / "session.rec"
-    result = run("kinst", "record", "-k", kernel, "--base", "-o", str(path),
-                 "$ kldload dtraceall; dtrace -qn 'kinst::vm_fault: { @ = count(); }' -c 'ls /tmp'")
+    result = long("kinst", "record", "-k", kernel, "--base", "-o", str(path),
+                  "$ kldload dtraceall; "
+                  "dtrace -qn 'kinst::vm_fault: { @ = count(); }' -c 'ls /tmp'")
     assert result.returncode == 0, result
     counted = int(next(word for word in result.stdout.split() if word.isdecimal()))
     assert counted > 1000
-    traced = run("kdtrace", "--replay", str(path), "-qn",
-                 "fbt::vm_fault:entry { @ = count(); } END { printa(\"%@d\", @); }")
+    traced = long("kdtrace", "--replay", str(path), "-qn",
+                  "fbt::vm_fault:entry { @ = count(); } END { printa(\"%@d\", @); }")
     assert int(traced.stdout.split()[-1]) > 10, traced
-    replayed = run("kinst", "replay", str(path))
+    replayed = long("kinst", "replay", str(path))
     assert "the state matches the recording" in replayed.stdout, replayed
 
 
