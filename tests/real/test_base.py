@@ -119,15 +119,16 @@ def test_a_boot_to_login_that_is_cut_at_random_is_the_same(based, tmp_path):
     boots.at_start(machine)
     start, begin = machine.snapshot(), machine.instructions
     boots.boot_to_prompt(machine)
-    end, digest = machine.instructions, machine.digest()
+    end = machine.instructions + 1000  # the boot ends while the guest waits, before the clock moves
+    machine.run(Until(instructions=end))
+    digest = machine.digest()
     machine.restore(start)
     functions = [f for f in based.symbols.functions() if f.size > 8]
     print(f"KINST_SEED={SEED}")
     cut = Cutting(machine, SEED, (end - begin) // (CUTS + 100),
                   random.Random(SEED).sample(functions, 300), tmp_path, files=3)
     cut.run(Until(instructions=end))
-    boots.boot_to_prompt(machine)
-    assert machine.digest() == digest and sum(cut.cuts.values()) >= CUTS * 0.8
+    assert cut.machine.digest() == digest and sum(cut.cuts.values()) >= CUTS * 0.8
 
 
 @pytest.mark.parametrize("static", [False, True])
