@@ -1,7 +1,8 @@
 # make demo      set everything up and show the main features on the teaching kernels
 # make test      set everything up, lint, and run the tests that need no FreeBSD kernel
-# make real      run the tests of tests/real on FreeBSD kernels: those in KINST_KERNELS=DIR, or those
-#                of 'kinst images'
+# make full      run the tests that take longer: those on FreeBSD kernels, which are in
+#                KINST_KERNELS=DIR or registered with 'kinst images', and those of which 'make test'
+#                runs a part
 # make check     lint and run the core tests, in less than a minute, for use during development
 # make images    build the teaching kernels and the userland for each architecture
 # make sanitize  build the native code with AddressSanitizer and UndefinedBehaviorSanitizer, and run
@@ -25,7 +26,7 @@ PROGRAMS := $(wildcard images/userland/*.[ch] images/userland/*/*.h images/userl
 ROOTS := $(patsubst images/userland/%/target,images/build/%/root.ufs,\
 	$(wildcard images/userland/*/target))
 
-.PHONY: all demo check test real images lint bench sanitize clean setup docs man wheels
+.PHONY: all demo check test full images lint bench sanitize clean setup docs man wheels
 
 all: setup
 
@@ -78,13 +79,16 @@ check: lint $(KERNELS) $(ROOTS)
 test: lint $(KERNELS) $(ROOTS)
 	sh ./setup-system.sh qemu
 	sh ./setup-system.sh witnesses || true
-	env -u KINST_KERNELS $(BIN)/python -m pytest -n auto --dist worksteal --ignore tests/real
-	@echo "tests/real needs FreeBSD kernels and was not run: see CONTRIBUTING.md"
+	env -u KINST_KERNELS -u KINST_FULL $(BIN)/python -m pytest -n auto --dist worksteal --ignore tests/real
+	@echo "Not run: the tests of 'make full', which take longer and need FreeBSD kernels"
 
-real: $(STAMP) $(KERNELS) $(ROOTS)
+LONG := tests/real tests/test_package.py tests/emu/qemu/test_faults.py \
+	tests/kinst_emu/explore/test_seeds.py
+
+full: $(STAMP) $(KERNELS) $(ROOTS)
 	sh ./setup-system.sh qemu
 	sh ./setup-system.sh witnesses || true
-	$(BIN)/python -m pytest -n auto --dist worksteal tests/real
+	KINST_FULL=1 $(BIN)/python -m pytest -n auto --dist worksteal $(LONG)
 
 docs: $(STAMP)
 	$(BIN)/sphinx-build -q -W --keep-going -b html -d build/doctrees docs build/site

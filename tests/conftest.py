@@ -16,6 +16,8 @@ MEMORY = 64 << 20
 settings.register_profile("any machine", deadline=None,
                           suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+# Whether to run everything: by default, tests that take minutes are skipped or take samples.
+FULL = "KINST_FULL" in os.environ
 # The user's kernels must be found before `private_directories` replaces the user's store.
 REAL = {arch: catalog.real_kernel(arch) for arch in ARCHES}
 

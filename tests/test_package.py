@@ -6,6 +6,10 @@ import sys
 import venv
 from pathlib import Path
 
+import pytest
+
+from tests.conftest import FULL
+
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = """
 import kinst_emu
@@ -27,6 +31,7 @@ def run(*command, cwd, environment):
     return result.stdout
 
 
+@pytest.mark.skipif(not FULL, reason="compiles everything, which takes minutes: set KINST_FULL")
 def test_the_wheel_of_the_source_distribution_traces_and_serves_programs_and_pytest(tmp_path):
     environment = {name: value for name, value in os.environ.items()
                    if not name.startswith(("PYTHON", "VIRTUAL_ENV", "KINST_"))}

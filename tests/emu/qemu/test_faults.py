@@ -6,7 +6,6 @@ delivered natively and in Python.
 """
 
 import itertools
-import os
 import struct
 
 import pytest
@@ -16,7 +15,7 @@ from emu.machine.machine import StopReason, Until
 from emu.qemu.machine import QemuMachine
 from emu.unicorn.machine import UnicornMachine
 from images import boots, catalog
-from tests.conftest import MEMORY
+from tests.conftest import FULL, MEMORY
 from tests.emu.qemu.fault_tables import PAGE, TABLES
 from tests.kinst.verify.test_upstream_mistakes import assemble
 
@@ -24,8 +23,7 @@ MMR = struct.Struct("<H6xQII")  # uc_x86_mmr: selector, base, limit, flags
 PROTECTION = 13
 PAGE_FAULT, BREAKPOINT = 14, 3  # amd64 vectors; 3 is also riscv64's scause for a breakpoint
 INSIDE = 64  # offset of an access inside a page, in bytes
-# Test every row if real kernels are configured, otherwise one row in six.
-SHARE = 1 if "KINST_KERNELS" in os.environ else 6
+SHARE = 1 if FULL else 23  # test one row in so many
 TEXT_ROOM = 32  # distance between two instructions in bytes
 
 

@@ -3,14 +3,13 @@
 They are found on one CPU and on two. Their corrections have no findings.
 """
 
-import os
 
 import pytest
 
 from images import catalog
 from kinst_emu.explore.exploration import Runs, for_runs, stage_of
 from kinst_emu.explore.explorer import CHECK, DEADLOCK, PANIC, RACE, RESULT, Explorer, Search
-from tests.conftest import MEMORY
+from tests.conftest import FULL, MEMORY
 
 # (prefix of the setup function, runs, check, kinds of expected findings), keyed by defect name
 SEEDS = {
@@ -50,8 +49,8 @@ def explored(arch, name, which, cpus=None, **asked):
 @pytest.mark.parametrize(("name", "cpus"), CASES)
 def test_a_seeded_defect_is_found_with_one_preemption_and_its_schedule_reproduces_it(
         arch, name, cpus):
-    if name == "lock order reversal" and arch != "riscv64" and "KINST_KERNELS" not in os.environ:
-        pytest.skip("takes ten seconds; without KINST_KERNELS it runs only on riscv64")
+    if name == "lock order reversal" and arch != "riscv64" and not FULL:
+        pytest.skip("takes ten seconds; without KINST_FULL it runs only on riscv64")
     found, stage, judge = explored(arch, name, "bad", cpus)
     harm = [one for one in found.findings if one.kind != RACE]
     assert harm and {one.kind for one in harm} <= SEEDS[name][3], found.findings
