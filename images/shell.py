@@ -137,8 +137,9 @@ def at_shell(machine: Machine) -> None:
                            + _quoted(lines[-QUOTED:]))
     where, error = (word.decode() for word in re.findall(
         machine.guest.boot.unmounted, lines[unmounted[-1]])[0])
+    symbols = machine.image.symbols
     missing = [option for option, symbol in machine.guest.boot.needs.items()
-               if machine.image.symbols.find(symbol) is None]
+               if symbols.find(symbol) is None and not symbols.stripped]
     why = f"error {error}"
     if missing:
         why = f"it was built without {' and '.join(missing)}"

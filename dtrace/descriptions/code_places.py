@@ -183,7 +183,7 @@ def _ends(image: Image, name: str, module: str, end: str, also_copies: bool = Tr
         first = fbt.entry(trap, symbol, table)
         ends = [*([first] if first is not None else [])] if entries else [
             i for i in (*fbt.returns(trap, symbol, table), *fbt.leaving(trap, symbol, table))
-            if not _strays(trap, table, i, starts)]
+            if not _strays(image, trap, table, i, starts)]
         yield from (CodePlace(symbol, i.offset) for i in ends)
     for address in copies if entries else ():
         place = _at(image, address)
@@ -191,14 +191,18 @@ def _ends(image: Image, name: str, module: str, end: str, also_copies: bool = Tr
             yield place
 
 
-def _strays(trap: GuestTrap, table: list[ProbedInstruction], jump: ProbedInstruction,
-            starts: frozenset[int]) -> bool:
-    """Return whether an instruction jumps to an address other than the start of a function."""
+def _strays(image: Image, trap: GuestTrap, table: list[ProbedInstruction],
+            jump: ProbedInstruction, starts: frozenset[int]) -> bool:
+    """Return whether an instruction jumps to an address other than the start of a function.
+
+    In a stripped kernel, code without a name is taken for a static function.
+    """
     number = table.index(jump)
     verdict, before = jump.verdict, table[number - 1].verdict if number else None
     target = (verdict.target if isinstance(verdict, ConditionalJump)
               else trap.instructions.jump_target(before, verdict))
-    return target is not None and target not in starts
+    return target is not None and target not in starts and not (
+        image.symbols.stripped and image.symbols.function_at(target) is None)
 
 
 def _copies(image: Image, name: str) -> Iterator[int]:

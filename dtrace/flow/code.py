@@ -108,8 +108,8 @@ class KernelCode:
             symbol = symbols.function_at(address) or symbols.label_at(address)
             inline = () if self._index is None else tuple(
                 f for f in reversed(self._index.stack(address)) if f.inlined)
-            name, start = (f"{address:#x}", address) if symbol is None else (
-                symbol.name, symbol.address)
+            start = symbols.gap_at(address) if symbol is None else symbol.address
+            name = f"{start:#x}" if symbol is None else symbol.name
             place = self._places[address] = name, start, inline
         return place
 

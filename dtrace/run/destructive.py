@@ -58,7 +58,7 @@ class DestructiveActions:
             raise RuntimeFault(Fault.ILLEGAL_OPERATION) from None
         for address in words:
             self._set(address, 1 << (number - 1) % 32)
-        self._set(notice, 1 << members.bit(version_of(self._machine.image) or 0))
+        self._set(notice, 1 << members.bit(version_of(self._machine.image)))
 
     def _set(self, address: int, bits: int) -> None:
         before = int.from_bytes(self._machine.read(address, 4), "little")

@@ -89,6 +89,8 @@ class KernelProbes:
             return []
         if not (provider or function or GLOB.search(name) or name in ("entry", "return", "")) and (
                 own or not self._declares(lambda item: item.name == name)):
+            if self.breakpoints.unreadable and not own:
+                raise ProbeError("; ".join(self.breakpoints.unreadable))
             return []  # the description is just a name, such as BEGIN
         text = ":".join(parts)
         try:
@@ -104,9 +106,11 @@ class KernelProbes:
                 for number in dict.fromkeys(made.numbers)]
 
     def static(self) -> list[ListedProbe]:
-        """Return all static probes that the kernel declares."""
+        """Return all static probes that the kernel declares; report those that cannot be read."""
+        declared = self.breakpoints.declared
+        self.reports += self.breakpoints.unreadable
         return [self._probe(self.breakpoints.add_static(n, self.types))
-                for n, one in enumerate(self.breakpoints.declared)
+                for n, one in enumerate(declared)
                 if one.call is None or self.types is not None]
 
     def declared(self, probe: ListedProbe) -> StaticProbe | None:

@@ -179,7 +179,7 @@ class Stacks:
 
     def _find_step(self, pc: int, is_return: bool) -> FrameStep | None:
         arch, guest = self._machine.arch, self._machine.guest
-        if is_return and self._function(pc - 1).name in guest.traps.trap_entries:
+        if is_return and self._machine.image.symbols.entry_at(pc - 1, guest.traps.trap_entries):
             return trap_step(self._machine)
         rule, known = self._sources.rule(pc - is_return), arch.dwarf_registers
         if not is_return and (rule is None or arch.link is not None):

@@ -22,7 +22,7 @@ from emu.elf.reader import (
     build_id_of,
     read_file,
 )
-from emu.elf.symbols import SymbolTable
+from emu.elf.symbols import SHN_UNDEF, SYMBOL, SymbolTable
 from emu.host.errors import ImageError
 
 MAX_NOTE = 65536
@@ -226,11 +226,18 @@ def load_image(path: Path, debug: Path | None = None) -> Image:
     elif not entries:
         entries, strings, _ = file_symbols(elf, SHT_DYNSYM)
         stripped = f"put the matching {debug.name} next to it"
-        if not entries:
+        if not _mostly_defined(entries):  # a program with shared libraries
             raise ImageError(f"{path}: has no symbols; {stripped}")
     code_ranges = [(s.virtual, s.virtual + len(s.data)) for s in segments if s.executable]
     symbols = SymbolTable(entries, strings, code=code_ranges, where=str(path), stripped=stripped)
     return Image(elf, elf.entry, tuple(segments), symbols, build_id)
+
+
+def _mostly_defined(entries: bytes) -> bool:
+    """Return whether a file has symbols and defines most of them."""
+    whole = entries[: len(entries) - len(entries) % SYMBOL.size]
+    sections = [entry[3] for entry in SYMBOL.iter_unpack(whole)]
+    return 0 < len(sections) >= sections.count(SHN_UNDEF) * 2
 
 
 def _debug_symbols(path: Path) -> tuple[bytes, bytes, str]:

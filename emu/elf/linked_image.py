@@ -77,8 +77,16 @@ class LinkedSymbols(SymbolTable):
         return self._at(address).function_at(address)
 
     def label_at(self, address: int) -> Symbol | None:
-        """Return the nearest function or assembly label at or below an address, or None."""
+        """Return the nearest function or label at or below an address, or None, as for one file."""
         return self._at(address).label_at(address)
+
+    def gap_at(self, address: int) -> int:
+        """Return the start of the code without a name around an address, as for one file."""
+        return self._at(address).gap_at(address)
+
+    def entry_at(self, address: int, names: Collection[str]) -> Symbol | None:
+        """Return the symbol around an address if its name is one of the given names."""
+        return self._at(address).entry_at(address, names)
 
 
 def with_modules(image: Image, paths: Sequence[Path]) -> Image:

@@ -19,6 +19,7 @@ MAX_NAME = 4096
 MOST_COVERED = 16  # maximum total size of all functions, as a multiple of the code size
 FEW_QUESTIONS = 16  # maximum number of lookups by name before all names are indexed
 FEW_NAMES = 16  # maximum number of st_name values to look up one by one; else scan all symbols
+NEAR = 64  # largest distance in bytes of an instruction from the symbol of its exception vector
 KERNEL = "kernel"  # name under which the kernel's own linker lists the kernel
 
 
@@ -179,12 +180,35 @@ class SymbolTable:
     def advice(self, name: str) -> str:
         """Return what may help if there is no symbol with the given name, or nothing."""
         near = self.similar(name)
-        if near:
-            return f"did you mean {', '.join(near)}?"
-        if self.stripped:
-            return ("the kernel was stripped, so the names of its static functions and variables "
-                    f"are unknown: {self.stripped}")
-        return ""
+        meant = [f"did you mean {', '.join(near)}?"] if near else []
+        return " ".join([*meant, *([self.incomplete] if self.stripped else [])])
+
+    @property
+    def incomplete(self) -> str:
+        """What to say about names that are missing because the file was stripped."""
+        return ("the kernel was stripped, so the names of its static functions and variables are "
+                f"unknown: {self.stripped}") if self.stripped else ""
+
+    def gap_at(self, address: int) -> int:
+        """Return the start of the code without a name around an address.
+
+        It begins where the nearest function below ends; without such a function, at the address.
+        """
+        table = self._index()
+        at = bisect.bisect_right(self._addresses, address) - 1
+        return min(table[at][0] + table[at][1], address) if at >= 0 else address
+
+    def entry_at(self, address: int, names: Collection[str]) -> Symbol | None:
+        """Return the symbol around an address if its name is one of the given names.
+
+        These are names of code without a size, whose end is unknown.  In a stripped file, the
+        symbol counts only if it is near.
+        """
+        symbol = self.function_at(address) or self._label(address)
+        if symbol is None or symbol.name not in names or (
+                self.stripped and address - symbol.address > max(symbol.size, NEAR)):
+            return None
+        return symbol
 
     def _index(self) -> list[tuple[int, int, int, int]]:
         if self._functions is None:
@@ -253,11 +277,13 @@ class SymbolTable:
         In the table of a stripped file, the nearest symbol may belong to other code than the
         address, so only a symbol at the address itself is returned.
         """
+        symbol = self._label(address)
+        return None if symbol and self.stripped and symbol.address != address else symbol
+
+    def _label(self, address: int) -> Symbol | None:
         if self._labels is None:
             self._labels = sorted(e for e in self._entries if e[3] in (STT_NOTYPE, STT_FUNC))
         at = bisect.bisect_right(self._labels, (address, 1 << 64)) - 1
         while at >= 0 and self._text(self._labels[at][2])[:1] in ("", "$"):
             at -= 1  # skip unnamed symbols, and mapping symbols such as $x and $d
-        if at < 0 or (self.stripped and self._labels[at][0] != address):
-            return None
-        return self._symbol(self._labels[at])
+        return self._symbol(self._labels[at]) if at >= 0 else None

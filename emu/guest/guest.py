@@ -228,9 +228,13 @@ class SignalMembers:
     stop: int
     count: int
 
-    def bit(self, version: int) -> int:
-        """Return the number of the bit in a kernel with the given ``__FreeBSD_version``."""
-        return next(bit for first, bit in reversed(self.bits) if version >= first)
+    def bit(self, version: int | None) -> int:
+        """Return the number of the bit in a kernel with the given ``__FreeBSD_version``.
+
+        :param version: None: unknown; then the number of the latest release.
+        """
+        return next(bit for first, bit in reversed(self.bits)
+                    if version is None or version >= first)
 
 
 @dataclass(frozen=True)
@@ -456,7 +460,8 @@ class GuestBoot:
         groups for the file system and the error number; empty: there is no such message.
     :param needs: options and devices that a kernel needs to run our userland: name -> symbol of
         kernels that have it.
-    :param several_cpus: symbol of kernels that can use several CPUs; empty: no kernel can.
+    :param several_cpus: kernel option, and symbol of kernels that have it and can use several CPUs;
+        None: all kernels can.
     :param no_file_system: error numbers of a mount that mean that the disk has no file system that
         the kernel knows.
     :param version: the kernel's version string; empty: it has none.
@@ -476,7 +481,7 @@ class GuestBoot:
     shell_prompt: str = ""
     unmounted: bytes = b""
     needs: Mapping[str, str] = field(default_factory=dict)
-    several_cpus: str = ""
+    several_cpus: tuple[str, str] | None = None
     no_file_system: frozenset[int] = frozenset()
     version: str = ""
     built: bytes = b""

@@ -1,5 +1,6 @@
 """Registry of the supported guests."""
 
+from emu.arch.architectures import arch_of
 from emu.arch.parts import Parts
 from emu.elf.image import Image
 from emu.guest.guest import Guest
@@ -7,6 +8,7 @@ from emu.guests.freebsd import kernel
 from emu.guests.illumos.amd64.guest import illumos
 from emu.guests.teaching import guest as teaching_kernel
 from emu.guests.teaching.guest import teaching
+from emu.host.errors import KinstError
 
 # FreeBSD guests, from which other guests are derived, keyed by architecture.
 FREEBSD: Parts[Guest] = Parts("emu.guests.freebsd.{}.guest", "GUEST")
@@ -26,3 +28,13 @@ def guest_of(image: Image, arch: str) -> Guest:
     *known, last = guests(arch)
     return next((guest for guest in known
                  if image.symbols.find(guest.recognized_by) is not None), last)
+
+
+def check_cpus(image: Image) -> None:
+    """Check that a kernel can use several CPUs.
+
+    :raises KinstError: if it was built without the option for them.
+    """
+    needed = guest_of(image, arch_of(image).name).boot.several_cpus
+    if needed is not None and image.symbols.find(needed[1]) is None:
+        raise KinstError(f"{image.path}: runs on one CPU, because it was built without {needed[0]}")

@@ -21,6 +21,7 @@ class DeclaredProbes(ProbedCode):
         super().__init__(machine)
         self._declared: list[StaticProbe] | None = None
         self.unreadable: list[str] = []  # why declarations are missing from ``declared``
+        self._read_at = 0  # instruction count at which ``declared`` was read
         self._static: dict[int, int] = {}  # index in ``declared`` -> ID of the probe
         self._gates = False  # whether the gates (functions that tracepoints call) were added
         self._operations: dict[str, int] = {}  # function name -> index of the vnode operation
@@ -39,15 +40,20 @@ class DeclaredProbes(ProbedCode):
     def declared(self) -> list[StaticProbe]:
         """The static probes and system call probes that the kernel declares.
 
-        If those of one kind cannot be read, only the others are returned: see ``unreadable``.
+        If those of one kind cannot be read, only the others are returned: see ``unreadable``.  They
+        are read again after the guest has run, because the kernel may not have been ready.
         """
-        if self._declared is None:
-            probes, self._declared = self.machine.guest.probes, []
+        ran = self.machine.instructions
+        if self._declared is None or (self.unreadable and ran != self._read_at):
+            probes, found, unreadable = self.machine.guest.probes, list[StaticProbe](), list[str]()
             for read in (probes.declared, probes.calls):
                 try:
-                    self._declared += [] if read is None else read(self.image, self.machine)
+                    found += [] if read is None else read(self.image, self.machine)
                 except StaticProbeError as error:
-                    self.unreadable.append(str(error))
+                    unreadable.append(str(error))
+            if self._declared is not None and self._static:
+                return self._declared  # probes refer to its indexes
+            self._declared, self.unreadable, self._read_at = found, unreadable, ran
         return self._declared
 
     def add_static(self, index: int, types: Callable[[], Types] | None = None,
@@ -128,8 +134,12 @@ class DeclaredProbes(ProbedCode):
     def _add_guard(self, probe: StaticProbe, address: int) -> None:
         name, guarded = self.machine.guest.probes.guard
         variable, function = self.image.symbols.find(name), self.image.symbols.function_at(address)
-        if (probe.provider, probe.name) not in guarded or variable is None or function is None:
+        if (probe.provider, probe.name) not in guarded or variable is None:
             return
+        if function is None:
+            raise ProbeError(f"the function around the tracepoint at {address:#x} is unknown "
+                             f"({self.image.symbols.stripped or 'no symbol contains it'}), so the "
+                             "code that skips the tracepoint cannot be found")
         guard = guards.guard(self.trap, self.instructions(function), variable.address, address,
                              self._word)
         if guard is not None:
@@ -148,6 +158,9 @@ class DeclaredProbes(ProbedCode):
         if call.table not in self._tables:
             self._tables[call.table] = self.dispatcher.add_call_table(
                 call.table.base, call.table.size, call.table.count)
+        if not call.returns and not system_calls.is_known(ktypes, self.image, call.function):
+            raise ProbeError(f"the arguments of {call.function} are unknown, because the kernel's "
+                             f"{ktypes.format} does not describe this function")
         widths = [] if call.returns else [system_calls.width(member) for member in
                                           system_calls.arguments(ktypes, self.image, call.function)]
         number = self.dispatcher.add_static(index)

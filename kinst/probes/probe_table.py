@@ -124,13 +124,15 @@ class ProbeTable(ProgramProbes):
                 ) -> bool:
         """Return whether the jump at an offset leads to an address where no function begins.
 
-        The target may be in the middle of another function, or in another part of this one.
+        The target may be in the middle of another function, or in another part of this one.  In a
+        stripped kernel, code without a name is taken for a static function.
 
         :param target: the jump's target; None: it is in a register.
         """
         if target is None:
             target = self._jump_target(function, code[start : start + function.size], at)
-        if target is None or target in self._starts:
+        if target is None or target in self._starts or (
+                self.image.symbols.stripped and self.image.symbols.function_at(target) is None):
             return False
         where = self.image.symbols.where(target)
         self.not_followed.setdefault(function.name, []).append(

@@ -50,6 +50,12 @@ def offsets(types: Types, members: CallMembers) -> Offsets:
         raise SystemCallError(f"system calls cannot be probed: {error}") from None
 
 
+def is_known(types: Types, image: Image, function: str) -> bool:
+    """Return whether the types include a system call's function, or the call needs no function."""
+    symbol = image.symbols.find(function)
+    return symbol is None or types.function(function, symbol.address) is not None
+
+
 def arguments(types: Types, image: Image, function: str) -> list[Member]:
     """Return a system call's arguments: the members of the structure that its function takes."""
     symbol = image.symbols.find(function)

@@ -55,7 +55,9 @@ def _by_pattern(
             else:
                 selected.setdefault(s.address, s)
     if not selected:
-        raise ProbeError(f"{where}: no function matches '{pattern}'")
+        incomplete = breakpoints.image.symbols.incomplete
+        raise ProbeError(f"{where}: no function matches '{pattern}'"
+                         + (f"; {incomplete}" if incomplete else ""))
     return list(selected.values())
 
 

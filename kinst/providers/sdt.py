@@ -39,15 +39,16 @@ class Sdt(Provider):
         if not found:
             raise ProbeError(f"{wanted.text}: no static probe or system call of the kernel matches")
         made: list[int] = []
-        refusals = [f"{wanted.text}: {reason}" for reason in probes.unreadable
-                    if is_glob(wanted.provider) or not wanted.provider]
+        refusals = list[str]()
         for n in found:
             try:
                 made.append(probes.add_static(n, wanted.types, wanted.index))
             except ProbeError as error:
                 refusals.append(str(error))
         if not made:
-            raise ProbeError(refusals[-1])
+            raise ProbeError(refusals[0])
+        if is_glob(wanted.provider) or not wanted.provider:
+            refusals += [f"{wanted.text}: {reason}" for reason in probes.unreadable]
         operations = [n for n in found if (declared[n].provider, declared[n].module)
                       == probes.machine.guest.probes.operations]
         if operations and not _has_debug_data(wanted):

@@ -6,10 +6,9 @@ import io
 from dataclasses import replace
 from pathlib import Path
 
-from emu.arch.architectures import arch_of
 from emu.elf.boot_options import MAX_DATE, boot_options
 from emu.elf.image import Image
-from emu.guests.registry import guest_of
+from emu.guests.registry import check_cpus
 from emu.host.atomic_file import replacing
 from emu.host.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
@@ -98,8 +97,7 @@ def with_cpus(image: Image, cpus: int | None) -> Image:
         raise KinstError(f"{cpus} CPUs: the number must be from 1 to {MOST_CPUS}")
     if catalog.is_teaching(image):
         raise KinstError("--cpus: the teaching kernel runs on one CPU; give a FreeBSD kernel")
-    if image.symbols.find(guest_of(image, arch_of(image).name).boot.several_cpus) is None:
-        raise KinstError(f"--cpus: {image.path} runs on one CPU: it was built without options SMP")
+    check_cpus(image)
     return replace(image, options=replace(image.options, cpus=cpus))
 
 

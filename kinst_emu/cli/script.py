@@ -117,8 +117,9 @@ def _check(line: CommandLine, kernel: TracedKernel | None) -> None:
     if line.shown.tracks is not None and kernel is not None:
         if kernel.types is None or kernel.breakpoints is None or not any(
                 one.provider == "sched" for one in kernel.breakpoints.declared):
-            raise KinstError("--tracks: needs a FreeBSD kernel with debug data or CTF, and "
-                             "--machine unicorn")
+            unreadable = [] if kernel.breakpoints is None else kernel.breakpoints.unreadable
+            raise KinstError("--tracks: " + ("; ".join(unreadable) or "needs a FreeBSD kernel with "
+                                             "debug data or CTF, and --machine unicorn"))
         check_writable(Path(line.shown.tracks), "--tracks")
         line.texts.programs.append(("n", tracks_program(kernel.machine.guest.traps.interrupts)))
         line.texts.options.set("quiet", None)

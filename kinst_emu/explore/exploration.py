@@ -13,6 +13,7 @@ from dtrace.calls.strings import CallSyntaxError
 from dtrace.debug.symbols import find_function
 from dwarf.types import Integer, Void, strip
 from emu.elf.image import Image
+from emu.guests.registry import check_cpus
 from emu.host.errors import KinstError
 from emu.machine.call import Caller, CallError
 from emu.unicorn.machine import UnicornMachine
@@ -134,11 +135,13 @@ def for_runs(image: Image, count: int, cpus: int | None = None) -> Image:
 
     :param count: number of runs.
     :param cpus: number of CPUs, 1 or ``count``; None: ``count``.
-    :raises KinstError: another number of CPUs.
+    :raises KinstError: another number of CPUs, or a kernel that runs on one CPU.
     """
     if cpus not in (None, 1, count):
         raise KinstError(f"--cpus {cpus}: must be 1 (the runs share one CPU) or {count} (each has "
                          "its own)")
+    if (cpus or count) > 1 and not catalog.is_teaching(image):
+        check_cpus(image)
     options = replace(image.options, cpus=cpus or count)
     configured = replace(image, options=options)
     return configured if catalog.is_teaching(image) else with_userland(configured)

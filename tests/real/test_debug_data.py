@@ -214,15 +214,17 @@ def test_a_stripped_kernel_boots_alike_and_its_global_functions_can_be_probed(ar
                           for form, at in (("<Q", 40), ("<H", 58), ("<H", 60)))
     for at in range(table, table + size * count, size):
         if struct.unpack_from("<I", data, at + 4)[0] == SHT_SYMTAB:
-            struct.pack_into("<I", data, at + 4, 0)  # SHT_NULL
+            struct.pack_into("<II", data, at, 0, 0)  # no name, SHT_NULL
     stripped.write_bytes(data)
     booted = [run("kinst", "boot", "-k", str(path), "--digest")
               for path in (image.path, stripped)]
     digests = {result.stdout.split("digest ")[1].split()[0] for result in booted}
     assert len(digests) == 1
-    traced = run("kdtrace", "-k", str(stripped), "-n", "fbt::kern_mkdirat:entry,syscall::mkdir: {}",
-                 "-c", "$ mkdir /tmp/new")
-    assert traced.stdout.count(" mkdir:") == 2 and "kern_mkdirat:entry" in traced.stdout, traced
+    traced = run("kdtrace", "-k", str(stripped), "-n",
+                 "fbt::kern_mkdirat:entry,syscall::mkdir:return {}", "-c", "$ mkdir /tmp/new")
+    assert "mkdir:return" in traced.stdout and "kern_mkdirat:entry" in traced.stdout, traced
+    unknown = run("kdtrace", "-k", str(stripped), "-n", "syscall::mkdir:entry {}")
+    assert unknown.returncode and "arguments of sys_mkdir are unknown" in unknown.stderr, unknown
     missing = run("kdtrace", "-k", str(stripped), "-n", "fbt::fast_syscall:entry")
     assert missing.returncode and "stripped" in missing.stderr, missing
 

@@ -156,7 +156,7 @@ def freebsd(
             unmounted=rb"Mounting from ([!-~]{1,100}) failed with error (\d{1,3})"
             rb"(?:: [ -~]{1,200})?\.",
             needs={"options FFS": "ffs_mount", "device md": "g_md_class"},
-            several_cpus="cpu_mp_start",
+            several_cpus=("options SMP", "cpu_mp_start"),
             no_file_system=frozenset({22, 97}),  # errors EINVAL and EINTEGRITY (sys/errno.h)
             version="version", built=BUILT, session=SESSION),
         traps=GuestTraps(

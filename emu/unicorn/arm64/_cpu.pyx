@@ -97,6 +97,8 @@ cdef bint walk(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
         physical[0] = address
         return True
     control = get(c, TCR)
+    if control >> 30 & 1 if upper else control >> 14 & 3:  # not the granule of 4 KiB
+        return False
     size = 64 - <int>((control >> 16 if upper else control) & 63)
     if size < 25 or size > 48:
         return False

@@ -164,9 +164,11 @@ def cycle_reads(image: Image) -> list[int]:
     addresses = []
     functions = sorted(f.address for f in image.symbols.functions())
     for virtual, data in image.code():
+        at = 0
         for match in counter_reads(data):
             known = bisect.bisect_right(functions, virtual + match) - 1
-            at = max(functions[known] - virtual, 0) if known >= 0 else 0
+            if known >= 0:
+                at = max(at, functions[known] - virtual)
             while at < match:
                 at += 4 if data[at] & 3 == 3 else 2
             if at == match and virtual % 2 == 0:

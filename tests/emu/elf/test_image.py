@@ -1,4 +1,5 @@
 import hashlib
+import struct
 from dataclasses import replace
 
 import pytest
@@ -125,11 +126,26 @@ def test_a_stripped_image_has_the_symbols_of_its_dynamic_symbol_table(tmp_path):
     assert symbols.where(0x1003) == "start+0x3" and symbols.where(0x1005) == "0x1005"
     # The code at 0x1005 is that of a function without a name, not of the symbol below it.
     assert symbols.label_at(0x1005) is None and symbols.label_at(0x1008).name == "end"
+    # So is the code of an exception vector, unless it is near the vector's symbol.
+    assert symbols.entry_at(0x1009, {"end"}).name == "end"
+    assert symbols.entry_at(0x1005, {"end"}) is None
+    assert symbols.entry_at(0x1008 + 100, {"end"}) is None
+    assert [symbols.gap_at(at) for at in (0x1004, 0x1006, 0x100D, 0xFFF)] == [
+        0x1004, 0x1004, 0x100C, 0xFFF]
     assert "put the matching kernel.debug next to it" in symbols.advice("nonsense")
-    assert symbols.advice("star") == "did you mean start?"
+    assert symbols.advice("star").startswith("did you mean start? the kernel was stripped")
     (tmp_path / "kernel.debug").write_bytes(Elf(symbols=[("static", 0x1004, 4, 2)]).build())
     symbols = load(tmp_path, STRIPPED.build()).symbols
     assert symbols.find("static").address == 0x1004 and not symbols.advice("nonsense")
+
+
+def test_a_program_with_shared_libraries_is_not_a_stripped_kernel(tmp_path):
+    data = bytearray(STRIPPED.build())
+    table = data.index(struct.pack("<IBBHQQ", 1, 0x12, 0, 1, 0x1000, 4))
+    for entry in (0, 1):
+        struct.pack_into("<H", data, table + 24 * entry + 6, 0)  # the symbol is undefined
+    with pytest.raises(ImageError, match="has no symbols"):
+        load(tmp_path, bytes(data))
 
 
 def test_a_debug_file_of_another_build_is_refused(tmp_path):

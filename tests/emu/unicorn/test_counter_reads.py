@@ -22,7 +22,7 @@ def reads(tmp_path, symbols, *pieces, start=0x1000):
 
 @pytest.mark.parametrize("symbols", [
     [("all", 0x1000, 20, 2)],  # one function contains everything
-    [("first", 0x1000, 2, 2)],  # the functions behind this one have no names
+    [("first", 0x1000, 2, 2)],  # the functions after this one have no names
     [("last", 0x1010, 4, 2)],  # the function before this one has no name
     [("data", 0x1000, 8, 1)],  # no function has a name
 ])
@@ -32,3 +32,8 @@ def test_counter_reads_are_found_at_instruction_boundaries_only(tmp_path, symbol
 
 def test_padding_between_functions_is_skipped(tmp_path):
     assert reads(tmp_path, [("first", 0x1000, 4, 2)], NOP, bytes(6), RDCYCLE) == [10]
+
+
+def test_many_matches_do_not_take_quadratic_time(tmp_path):
+    found = reads(tmp_path, [("first", 0x1000, 4, 2)], NOP, RDCYCLE * 250_000)
+    assert len(found) == 250_000 and found[-1] == 4 * 250_000
