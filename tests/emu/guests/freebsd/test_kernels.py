@@ -5,8 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from dtrace.stacks.threads import structure
+from dwarf.types import Integer, Member, Structure
 from emu.arch.architectures import ARCHITECTURES
 from emu.elf.image import load_image
+from emu.elf.symbols import STT_GNU_IFUNC
 from emu.guest.guest import GuestProbes
 from emu.guest.static_probe import StaticProbe, StaticProbeError
 from emu.guests.registry import FREEBSD
@@ -16,6 +19,7 @@ from kinst.probes.probed_code import ProbeError
 from kinst.providers.provider import Wanted
 from kinst.providers.sdt import Sdt
 from kinst_emu.cli.boot_words import with_cpus
+from kinst_emu.explore.threads import StartError, _address
 from tests.conftest import ARCHES
 from tests.elfwriter import Elf
 
@@ -77,3 +81,25 @@ def test_system_call_probes_remain_if_the_static_probes_cannot_be_read(fresh):
     for provider in ("sdt", "proc"):
         with pytest.raises(ProbeError, match=f"{provider}:::: a static probe has 88 bytes"):
             Sdt().create(probes, Wanted(f"{provider}:::", "", "", False, None, "", provider))
+
+
+def test_a_function_that_the_kernel_chooses_at_boot_is_resolved(tmp_path):
+    path = tmp_path / "kernel"
+    path.write_bytes(Elf(symbols=[("sched_add", 0x1000, 1, STT_GNU_IFUNC),
+                                  ("sched_lock", 0x1000, 1, 2)]).build())
+    machine = SimpleNamespace(image=load_image(path))
+    caller = SimpleNamespace(call=lambda address, arguments, name: address + 0x234)
+    assert _address(machine, "sched_add", caller) == 0x1234
+    assert _address(machine, "sched_lock", caller) == 0x1000
+    with pytest.raises(StartError, match="the kernel has no sched_none"):
+        _address(machine, "sched_none", caller)
+
+
+def test_a_structure_is_chosen_by_its_members():
+    number = Integer("int", 4, True)
+    kinds = [Structure("struct", "td_sched", 8, lambda name=name: (
+        Member(name, 0, None, lambda: number),)) for name in ("ts_pctcpu", "ts_cpu")]
+    types = SimpleNamespace(named=lambda name: kinds)
+    assert structure(types, "struct td_sched", ("ts_cpu",)) is kinds[1]
+    assert structure(types, "struct td_sched") is kinds[0]
+    assert structure(types, "struct td_sched", ("ts_cpu", "ts_flags")) is None
