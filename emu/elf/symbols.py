@@ -19,7 +19,7 @@ MAX_NAME = 4096
 MOST_COVERED = 16  # maximum total size of all functions, as a multiple of the code size
 FEW_QUESTIONS = 16  # maximum number of lookups by name before all names are indexed
 FEW_NAMES = 16  # maximum number of st_name values to look up one by one; else scan all symbols
-NEAR = 64  # largest distance in bytes of an instruction from the symbol of its exception vector
+VECTOR_REACH = 64  # largest distance in bytes between the code and the symbol of a vector
 KERNEL = "kernel"  # name under which the kernel's own linker lists the kernel
 
 
@@ -206,7 +206,7 @@ class SymbolTable:
         """
         symbol = self.function_at(address) or self._label(address)
         if symbol is None or symbol.name not in names or (
-                self.stripped and address - symbol.address > max(symbol.size, NEAR)):
+                self.stripped and address - symbol.address > max(symbol.size, VECTOR_REACH)):
             return None
         return symbol
 
