@@ -41,18 +41,18 @@ class DeclaredProbes(ProbedCode):
         """The static probes and system call probes that the kernel declares.
 
         If those of one kind cannot be read, only the others are returned: see ``unreadable``.  They
-        are read again after the guest has run, because the kernel may not have been ready.
+        are read again after the guest has run, because the kernel may not have been ready, unless
+        static probes were added: these refer to the indexes of the list.
         """
         ran = self.machine.instructions
-        if self._declared is None or (self.unreadable and ran != self._read_at):
+        if self._declared is None or (
+                self.unreadable and not self._static and ran != self._read_at):
             probes, found, unreadable = self.machine.guest.probes, list[StaticProbe](), list[str]()
             for read in (probes.declared, probes.calls):
                 try:
                     found += [] if read is None else read(self.image, self.machine)
                 except StaticProbeError as error:
                     unreadable.append(str(error))
-            if self._declared is not None and self._static:
-                return self._declared  # probes refer to its indexes
             self._declared, self.unreadable, self._read_at = found, unreadable, ran
         return self._declared
 

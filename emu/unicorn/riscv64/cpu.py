@@ -157,9 +157,9 @@ def _fault_address() -> int:
 def cycle_reads(image: Image) -> list[int]:
     """Return the addresses of the instructions that read the cycle or instruction counter.
 
-    A match counts only at an instruction boundary.  Boundaries are counted from the nearest
-    function: the functions of a stripped kernel's files have no names, but padding between
-    functions consists of instructions or of zeros, which are counted as instructions of 2 bytes.
+    A match counts only at an instruction boundary.  Boundaries are counted from the start of the
+    nearest function below, because the static functions of a stripped kernel have no symbols.
+    Padding between functions is instructions, or zeros, which count as instructions of 2 bytes.
     """
     addresses = []
     functions = sorted(f.address for f in image.symbols.functions())
