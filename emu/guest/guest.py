@@ -496,8 +496,8 @@ class GuestTraps:
     :param trap_entries: symbols of the vectors that call the kernel's C code, with the trap frame
         at the stack pointer.
     :param seam: pointer through which the kernel calls the handler of breakpoints.
-    :param hooks: two symbols: a kernel that has the first one was built with DTrace hooks only if
-        it has the second one, too.  Without the hooks, some kernels define the seam but ignore it.
+    :param hooks: symbol of kernels with DTrace hooks; empty: all kernels have them.  Without the
+        hooks, some kernels define the seam but ignore it.
     :param exclusions: functions that must not contain breakpoints.
     :param seam_word: variable that the kernel writes on its breakpoint path; empty: it has none.
     :param trap: module in ``kinst/<architecture>`` with the host's part of breakpoint handling.
@@ -512,7 +512,7 @@ class GuestTraps:
     trap_entries: frozenset[str]
     seam: str
     exclusions: Exclusions
-    hooks: tuple[str, str] | None = None
+    hooks: str = ""
     seam_word: str = ""
     trap: str = "trap"
     trap_stack: str = ""
@@ -521,10 +521,8 @@ class GuestTraps:
 
     def seam_of(self, image: Image) -> Symbol | None:
         """Return the kernel's seam, or None if the kernel was built without DTrace hooks."""
-        if self.hooks is not None:
-            kernel, hooks = map(image.symbols.find, self.hooks)
-            if kernel is not None and hooks is None:
-                return None
+        if self.hooks and image.symbols.find(self.hooks) is None:
+            return None
         return image.symbols.find(self.seam)
 
 

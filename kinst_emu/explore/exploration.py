@@ -140,7 +140,7 @@ def for_runs(image: Image, count: int, cpus: int | None = None) -> Image:
     if cpus not in (None, 1, count):
         raise KinstError(f"--cpus {cpus}: must be 1 (the runs share one CPU) or {count} (each has "
                          "its own)")
-    if (cpus or count) > 1 and not catalog.is_teaching(image):
+    if (cpus or count) > 1:
         check_cpus(image)
     options = replace(image.options, cpus=cpus or count)
     configured = replace(image, options=options)

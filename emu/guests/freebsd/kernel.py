@@ -161,7 +161,7 @@ def freebsd(
             version="version", built=BUILT, session=SESSION),
         traps=GuestTraps(
             hole, trap_frame, trap_entries, seam="dtrace_invop_jump_addr",
-            hooks=("osreldate", "dtrace_trap_func"), seam_word=seam_word,
+            hooks="dtrace_trap_func", seam_word=seam_word,
             exclusions=Exclusions(EXCLUDED | entry_path, EXCLUDED_PREFIXES + entry_prefixes,
                                   "dtrace_safe_", COPIED),
             # sys/vm/vm_fault.c: vm_fault_trap(map, vaddr, fault_type, fault_flags, signo, ucode).

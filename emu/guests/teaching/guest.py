@@ -16,5 +16,6 @@ def teaching(freebsd: Guest) -> Guest:
     return replace(
         freebsd, name="teaching kernel", recognized_by=LESSON,
         boot=replace(freebsd.boot, prompts=PROMPTS, shell_prompt="", starts=("machine_thread",),
-                     readers=("cngetc",), session=None),
+                     readers=("cngetc",), session=None, several_cpus=None),
+        traps=replace(freebsd.traps, hooks=""),
         threads=replace(freebsd.threads, start=start, clock=None))

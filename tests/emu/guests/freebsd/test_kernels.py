@@ -33,9 +33,9 @@ def kernel(tmp_path, arch, *names):
 @pytest.mark.parametrize("arch", ARCHES)
 def test_a_kernel_without_dtrace_hooks_has_no_seam_even_if_the_variable_exists(arch, tmp_path):
     traps = FREEBSD[arch].traps
-    assert traps.seam_of(kernel(tmp_path, arch, "osreldate", traps.seam)) is None
-    assert traps.seam_of(kernel(tmp_path, arch, *traps.hooks)) is None
-    found = traps.seam_of(kernel(tmp_path, arch, *traps.hooks, traps.seam))
+    assert traps.seam_of(kernel(tmp_path, arch, "start", traps.seam)) is None
+    assert traps.seam_of(kernel(tmp_path, arch, traps.hooks)) is None
+    found = traps.seam_of(kernel(tmp_path, arch, traps.hooks, traps.seam))
     assert found is not None and found.name == traps.seam
 
 
