@@ -18,7 +18,8 @@ from dtrace.d.language.lexer import Macros
 from dtrace.d.language.options import Options
 from dtrace.d.language.surroundings import Nowhere
 from dtrace.d.language.types import Universe
-from dtrace.run.kernel import KernelProbes, KernelSurroundings
+from dtrace.run.kernel import KernelSurroundings
+from dtrace.run.kernel_probes import KernelProbes
 from dtrace.run.render import NoSymbols
 from dtrace.run.session import Session
 from dtrace.run.structured import Row

@@ -12,7 +12,9 @@ from dwarf.index import MAX_NAME, VARIABLE, DebugIndex, Declared, Function, show
 from emu.elf.reader import ElfFile
 
 if TYPE_CHECKING:
-    from dwarf.locations import Frame, Locations, Place
+    from dwarf.call_sites import CallSites
+    from dwarf.locations import Frame, Locations, Place, Term
+    from dwarf.scopes import Scopes, Variable
 
 # C keyword for each tag (DWARF 5, 7.5.3) of a type that can be looked up by name
 PREFIXES = {0x04: "enum ", 0x13: "struct ", 0x17: "union ", 0x16: "", 0x24: ""}
@@ -28,14 +30,17 @@ OP_PLUS_UCONST, OP_CONSTU = 0x23, 0x10
 class DwarfTypes(c.Types):
     """C types from the DWARF of a file.
 
+    :param loaded: address at which a module is loaded; 0 for a kernel.
     :raises DebugDataError: from every method, if the data is damaged.
     """
 
-    def __init__(self, file: ElfFile, index: DebugIndex) -> None:
-        self._entries, self._index = Entries(file), index
+    def __init__(self, file: ElfFile, index: DebugIndex, loaded: int = 0) -> None:
+        self._entries, self._index, self._loaded = Entries(file), index, loaded
         self._known: dict[int, c.Type] = {}
         self._procedures: dict[int, c.Procedure] = {}  # prototypes of inline copies, keyed by entry
         self._locations: Locations | None = None
+        self._scopes: Scopes | None = None
+        self._call_sites: CallSites | None = None
 
     @property
     def format(self) -> str:
@@ -77,8 +82,35 @@ class DwarfTypes(c.Types):
         if self._locations is None:
             from dwarf.locations import Locations  # imported late, because it is rarely needed
 
-            self._locations = Locations(self._entries, self._index)
+            self._locations = Locations(self._entries, self._index, self._loaded)
         return self._locations
+
+    @property
+    def scopes(self) -> "Scopes":
+        """Reader for the variables in scope at instructions of this file."""
+        if self._scopes is None:
+            from dwarf.scopes import Scopes  # imported late, because it is rarely needed
+
+            self._scopes = Scopes(self._entries, self._index, self._places(), self._linked)
+        return self._scopes
+
+    def variables(self, copy: Function, address: int, frame: "Frame | None"
+                  ) -> "list[Variable]":
+        """Return the variables in scope at an instruction, as ``Scopes.variables`` does."""
+        return self.scopes.variables(copy, address, frame)
+
+    def variable_names(self, copy: Function) -> set[str]:
+        """Return the names of all variables of a function, in scope or not."""
+        return self.scopes.names(copy)
+
+    def call_value(self, caller: Function, back: int, register: int
+                   ) -> "tuple[Term, str | Term | None]":
+        """Return the value that a call passes in a register, as ``CallSites.value`` does."""
+        if self._call_sites is None:
+            from dwarf.call_sites import CallSites  # imported late, because it is rarely needed
+
+            self._call_sites = CallSites(self._entries, self._index, self._places())
+        return self._call_sites.value(caller, back, register)
 
     def kept(self, name: str, start: int, address: int, frame: "Frame | None"
              ) -> "list[Place | None] | None":

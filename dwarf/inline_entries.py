@@ -3,20 +3,15 @@
 Entries are formatted as in readelf output.  See DWARF 4, 2.17 and 3.3.8; DWARF 5, 2.17 and 3.3.8.
 """
 
-import io
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from elftools.dwarf.die import DIE
-from elftools.dwarf.ranges import BaseAddressEntry, RangeEntry, RangeLists
 
-from dwarf.debug_file import sections
 from dwarf.entries import Entries
+from dwarf.ranges import Ranges, Sum
 from emu.elf.reader import ElfFile
 from emu.host.printable import name as printable_name
 
-RANGES = (".debug_ranges", ".debug_rnglists")
-MAX_LIST = 1 << 16  # maximum size in bytes of a range list
 REFERENCES = ("DW_AT_abstract_origin", "DW_AT_specification", "DW_AT_type", "DW_AT_sibling")
 OFFSETS = ("DW_AT_ranges", "DW_AT_stmt_list", "DW_AT_low_pc", "DW_AT_high_pc", "DW_AT_entry_pc",
            "DW_AT_str_offsets_base", "DW_AT_addr_base", "DW_AT_rnglists_base",
@@ -47,28 +42,6 @@ class DebugEntry:
 
 
 @dataclass(frozen=True)
-class Sum:
-    """Computation of an address range: low = base + begin, high = base + end.
-
-    :param base: base address, or 0 if ``begin`` and ``end`` are addresses.
-    """
-
-    base: int
-    begin: int
-    end: int
-
-    @property
-    def low(self) -> int:
-        """First address of the range."""
-        return self.base + self.begin
-
-    @property
-    def high(self) -> int:
-        """Address after the range."""
-        return self.base + self.end
-
-
-@dataclass(frozen=True)
 class CopyEntries:
     """Debugging information entries that determine the address ranges of an inline copy.
 
@@ -92,7 +65,7 @@ class InlineEntries:
 
     def __init__(self, file: ElfFile) -> None:
         self._entries = Entries(file)
-        self._lists = sections(file, RANGES)
+        self._ranges = Ranges(file)
 
     def entry(self, place: tuple[int, int]) -> DebugEntry:
         """Return the entry at ``place``, which is (offset, offset of its unit) in .debug_info."""
@@ -115,30 +88,7 @@ class InlineEntries:
         with self._entries.reading():
             die = self._entries.entry(*place)
             return CopyEntries(self.entry(function), _shown(die), _shown(die.cu.get_top_DIE()),
-                               tuple(self._sums(die)))
-
-    def _sums(self, die: DIE) -> Iterator[Sum]:
-        if "DW_AT_ranges" in die.attributes:
-            yield from self._list(die)
-        elif "DW_AT_low_pc" in die.attributes and "DW_AT_high_pc" in die.attributes:
-            low, high = die.attributes["DW_AT_low_pc"], die.attributes["DW_AT_high_pc"]
-            absolute = high.form == "DW_FORM_addr" or high.form.startswith("DW_FORM_addrx")
-            yield (Sum(0, int(low.value), int(high.value)) if absolute
-                   else Sum(int(low.value), 0, int(high.value)))
-
-    def _list(self, die: DIE) -> Iterator[Sum]:
-        version = die.cu["version"]
-        content = self._lists.get(RANGES[version >= 5], b"")
-        offset = int(die.attributes["DW_AT_ranges"].value)
-        part = io.BytesIO(content[offset : offset + MAX_LIST])
-        lists = RangeLists(part, die.cu.structs, version, die.dwarfinfo)
-        low = die.cu.get_top_DIE().attributes.get("DW_AT_low_pc")
-        base = int(low.value) if low is not None else 0
-        for item in lists.get_range_list_at_offset(0, die.cu):
-            if isinstance(item, BaseAddressEntry):
-                base = item.base_address
-            elif isinstance(item, RangeEntry) and item.begin_offset < item.end_offset:
-                yield Sum(0 if item.is_absolute else base, item.begin_offset, item.end_offset)
+                               tuple(self._ranges.of(die)))
 
 
 def _shown(die: DIE) -> DebugEntry:

@@ -10,7 +10,8 @@ from dwarf.linked_index import OWN, SHIFT
 from dwarf.types import Procedure, Type, Types
 
 if TYPE_CHECKING:
-    from dwarf.locations import Frame, Place
+    from dwarf.locations import Frame, Place, Term
+    from dwarf.scopes import Variable
 
 
 class LinkedTypes(Types):
@@ -68,15 +69,43 @@ class LinkedTypes(Types):
 
         The result is that of ``DwarfTypes.inlined``; it is None if the types are not from DWARF.
         """
+        types, own, begin = self._own(copy)
+        return None if types is None else types.inlined(own, address - begin)
+
+    def _own(self, copy: Function) -> tuple[DwarfTypes | None, Function, int]:
+        """Return the types of a function's file, and the function as that file numbers it.
+
+        The third element is the address at which the file is loaded, 0 for the kernel.
+        """
         part = copy.number >> SHIFT
         for number, begin, _end, types in self._modules:
             if number == part:
-                own = replace(
+                return types, replace(
                     copy, number=copy.number & OWN, unit=copy.unit & OWN,
                     parent=None if copy.parent is None else copy.parent & OWN,
-                    pieces=tuple((low - begin, high - begin) for low, high in copy.pieces))
-                return types.inlined(own, address - begin)
-        return self._kernel.inlined(copy, address) if isinstance(self._kernel, DwarfTypes) else None
+                    pieces=tuple((low - begin, high - begin) for low, high in copy.pieces)), begin
+        return self._kernel if isinstance(self._kernel, DwarfTypes) else None, copy, 0
+
+    def variables(self, copy: Function, address: int, frame: "Frame | None"
+                  ) -> "list[Variable]":
+        """Return the variables in scope at an instruction, as ``DwarfTypes.variables`` does."""
+        types, own, begin = self._own(copy)
+        return [] if types is None else types.variables(own, address - begin, frame)
+
+    def variable_names(self, copy: Function) -> set[str]:
+        """Return the names of all variables of a function, in scope or not."""
+        types, own, _begin = self._own(copy)
+        return set() if types is None else types.variable_names(own)
+
+    def call_value(self, caller: Function, back: int, register: int
+                   ) -> "tuple[Term, str | Term | None]":
+        """Return the value that a call passes in a register, as ``CallSites.value`` does."""
+        from dwarf.locations import Unkept  # imported late, because it is rarely needed
+
+        types, own, begin = self._own(caller)
+        if types is None:
+            raise Unkept("the caller has no debug data")
+        return types.call_value(own, back - begin, register)
 
     def kept(self, name: str, start: int, address: int, frame: "Frame | None"
              ) -> "list[Place | None] | None":

@@ -1,4 +1,4 @@
-"""Locations of the parameters of functions and inline copies (DWARF 5, 2.5, 2.6, 3.3.8.2).
+"""Locations of the variables of functions and inline copies (DWARF 5, 2.5, 2.6, 3.3.8.2).
 
 Location expressions are evaluated symbolically: the result is a term of registers, constants and
 memory loads, which is either the value or its address.
@@ -52,6 +52,13 @@ class Load:
 
 
 @dataclass(frozen=True)
+class Entered:
+    """Value that a register had when the function was entered (DW_OP_entry_value)."""
+
+    number: int
+
+
+@dataclass(frozen=True)
 class Operation:
     """Binary operation of C on 64-bit terms."""
 
@@ -61,7 +68,7 @@ class Operation:
     signed: bool = False
 
 
-Term = Register | Constant | Load | Operation
+Term = Register | Constant | Load | Operation | Entered
 
 
 @dataclass(frozen=True)
@@ -100,8 +107,11 @@ CONSTANTS = ("const1u", "const1s", "const2u", "const2s", "const4u", "const4s", "
              "constu", "consts", "addr")
 
 
+OPTIMIZED_OUT = "optimized out"
+
+
 class Unkept(Exception):
-    """Error raised for a location expression that is unsupported or yields an incomplete value."""
+    """Error raised if the debug data does not locate a value, or not in a supported way."""
 
 
 def _size(term: Term) -> int:
@@ -112,6 +122,15 @@ def _size(term: Term) -> int:
         case Operation(left=left, right=right):
             return 1 + _size(left) + _size(right)
     return 1
+
+
+def _register_in(operations: list[DWARFExprOp]) -> int:
+    """Return the register that the operand of DW_OP_entry_value names (DWARF 5, 2.5.1.7)."""
+    if len(operations) == 1:
+        name = operations[0].op_name.removeprefix("DW_OP_")
+        if name == "regx" or (name.startswith("reg") and name[3:].isdigit()):
+            return _register(operations[0].args[0] if name == "regx" else int(name[3:])).number
+    raise Unkept("the entry value of an expression that is not a register is not supported")
 
 
 def _register(number: int) -> Register:
@@ -126,21 +145,22 @@ def _add(term: Term, amount: int) -> Term:
     return Operation("+", term, Constant(amount & MASK)) if amount else term
 
 
-def evaluate(operations: list[DWARFExprOp], base: Callable[[], Term]) -> Place:
+def evaluate(operations: list[DWARFExprOp], base: Callable[[], Term], loaded: int = 0) -> Place:
     """Return the location that an expression describes (DWARF 5, 2.6).
 
     :param base: callback that returns the frame base (DW_OP_fbreg).
+    :param loaded: amount to add to the addresses in the expression (DW_OP_addr).
     :raises Unkept: if a piece has no location, or if the expression needs the caller's registers
         or is not supported.
     """
     if not any(operation.op_name == "DW_OP_piece" for operation in operations):
-        return _evaluate(operations, base)
+        return _evaluate(operations, base, loaded)
     parts: list[tuple[Term, int]] = []
     begin = 0
     for number, operation in enumerate(operations):
         if operation.op_name != "DW_OP_piece":
             continue
-        place, size = _evaluate(operations[begin:number], base), operation.args[0]
+        place, size = _evaluate(operations[begin:number], base, loaded), operation.args[0]
         begin = number + 1
         if size not in (1, 2, 4, 8):
             raise Unkept("the size of a piece is not 1, 2, 4 or 8 bytes")
@@ -151,10 +171,11 @@ def evaluate(operations: list[DWARFExprOp], base: Callable[[], Term]) -> Place:
     return Pieces(tuple(parts))
 
 
-def _evaluate(operations: list[DWARFExprOp], base: Callable[[], Term]) -> Location:
+def _evaluate(operations: list[DWARFExprOp], base: Callable[[], Term],
+              loaded: int = 0) -> Location:
     """Return the location that an expression without DW_OP_piece describes."""
     if not 0 < len(operations) <= MAX_OPERATIONS:
-        raise Unkept("empty expression" if not operations else "too many operations")
+        raise Unkept("too many operations" if operations else OPTIMIZED_OUT)
     stack: list[Term] = []
 
     def pop() -> Term:
@@ -183,7 +204,7 @@ def _evaluate(operations: list[DWARFExprOp], base: Callable[[], Term]) -> Locati
         elif name.startswith("lit") and name[3:].isdigit():
             push(Constant(int(name[3:])))
         elif name in CONSTANTS:
-            push(Constant(arguments[0] & MASK))
+            push(Constant(arguments[0] + (loaded if name == "addr" else 0) & MASK))
         elif name == "plus_uconst":
             push(_add(pop(), arguments[0]))
         elif name in OPERATORS:
@@ -211,19 +232,22 @@ def _evaluate(operations: list[DWARFExprOp], base: Callable[[], Term]) -> Locati
             return Location(pop(), False)
         elif name == "implicit_value" and last and len(arguments[0]) <= 8:
             return Location(Constant(int.from_bytes(bytes(arguments[0]), "little")), False)
+        elif name in ("entry_value", "GNU_entry_value"):
+            push(Entered(_register_in(arguments[0])))
         elif name != "nop":
             raise Unkept(f"unsupported operation DW_OP_{name}")
     return Location(pop(), True)
 
 
 class Locations:
-    """Locations of parameters in a kernel's debug file.
+    """Locations of parameters and variables in the debug file of a kernel or module.
 
+    :param loaded: address at which a module is loaded; 0 for a kernel.
     :raises DebugDataError: from every method, if the data is damaged.
     """
 
-    def __init__(self, entries: Entries, index: DebugIndex) -> None:
-        self._entries, self._index = entries, index
+    def __init__(self, entries: Entries, index: DebugIndex, loaded: int = 0) -> None:
+        self._entries, self._index, self._loaded = entries, index, loaded
         self._lists: dict[str, bytes] | None = None
         self._frames: Frames | None = None
         self._frame: Frame | None = None  # frame that the current call of ``parameters`` uses
@@ -276,20 +300,47 @@ class Locations:
         return locations
 
     def _location(self, entry: DIE, copy: Function, address: int) -> Place | None:
+        try:
+            return self._find(entry, copy, address)
+        except Unkept:
+            return None
+
+    def find(self, entry: DIE, copy: Function, address: int, frame: Frame | None) -> Place:
+        """Return the location of a variable or parameter when an instruction begins.
+
+        :param entry: the variable's concrete entry, within that of ``copy``.
+        :param frame: frame as in ``parameters``.
+        :raises Unkept: with the reason, if the value has no location there.
+        """
+        self._frame = frame
+        return self._find(entry, copy, address)
+
+    def _find(self, entry: DIE, copy: Function, address: int) -> Place:
         value = entry.attributes.get("DW_AT_const_value")
         if value is not None:
             number = value.value
             if not isinstance(number, int):
-                number = int.from_bytes(bytes(number[:9]), "little") if len(number) <= 8 else None
-            return None if number is None else Location(Constant(number & MASK), False)
+                if len(number) > 8:
+                    raise Unkept("constants of more than 8 bytes are not supported")
+                number = int.from_bytes(bytes(number), "little")
+            return Location(Constant(number & MASK), False)
         expression = self._expression(entry, "DW_AT_location", address)
         if expression is None:
-            return None
-        try:
-            return evaluate(self._parsed(entry, expression),
-                            lambda: self._frame_base(copy, address))
-        except Unkept:
-            return None
+            raise Unkept(OPTIMIZED_OUT)
+        return evaluate(self._parsed(entry, expression), lambda: self._frame_base(copy, address),
+                        self._loaded)
+
+    def expression(self, entry: DIE, name: str, copy: Function, address: int) -> Place:
+        """Return the location that an attribute of an entry describes at an instruction.
+
+        :raises Unkept: if it describes none.
+        """
+        expression = self._expression(entry, name, address)
+        if expression is None:
+            raise Unkept(f"no {name}")
+        self._frame = None
+        return evaluate(self._parsed(entry, expression), lambda: self._frame_base(copy, address),
+                        self._loaded)
 
     @staticmethod
     def _parsed(entry: DIE, expression: bytes) -> list[DWARFExprOp]:

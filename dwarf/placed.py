@@ -4,7 +4,17 @@ import operator
 from collections.abc import Callable
 
 from dwarf.debug_file import DebugDataError
-from dwarf.locations import MASK, Constant, Load, Operation, Pieces, Place, Register, Term
+from dwarf.locations import (
+    MASK,
+    Constant,
+    Entered,
+    Load,
+    Operation,
+    Pieces,
+    Place,
+    Register,
+    Term,
+)
 from dwarf.types import Structure, Type, declare, size_of, strip
 from dwarf.values import CStruct, Memory, Value, from_bits, load
 
@@ -39,43 +49,56 @@ class Copied:
                              "write to the registers instead")
 
 
-def value_at(place: Place, kind: Type, register: Callable[[int], int], memory: Memory) -> Value:
+def not_known(number: int) -> int:
+    """Refuse to return the value of a register at the function's entry.
+
+    :raises DebugDataError: always.
+    """
+    raise DebugDataError("only the function's caller knows the value")
+
+
+def value_at(place: Place, kind: Type, register: Callable[[int], int], memory: Memory,
+             entered: Callable[[int], int] = not_known) -> Value:
     """Return the value of a given type at a location.
 
     :param register: callback that returns a register by its DWARF number.
+    :param entered: callback that returns the value of a register at the function's entry.
     :raises DebugDataError: if the type cannot be read, or if the location is incomplete.
     :raises MemoryAccessError: from ``memory``, if an address is not mapped.
     """
     inner = strip(kind)
     if isinstance(place, Pieces):
-        parts = [(evaluate(term, register, memory) & (1 << 8 * size) - 1).to_bytes(size, "little")
-                 for term, size in place.parts]
-        content = b"".join(parts)
+        content = b"".join(
+            (evaluate(term, register, memory, entered) & (1 << 8 * size) - 1).to_bytes(
+                size, "little") for term, size in place.parts)
     elif place.memory:
-        return load(memory, kind, evaluate(place.term, register, memory))
+        return load(memory, kind, evaluate(place.term, register, memory, entered))
     elif not isinstance(inner, Structure):
-        return from_bits(memory, kind, evaluate(place.term, register, memory))
+        return from_bits(memory, kind, evaluate(place.term, register, memory, entered))
     else:
-        content = evaluate(place.term, register, memory).to_bytes(8, "little")
+        content = evaluate(place.term, register, memory, entered).to_bytes(8, "little")
     if len(content) < size_of(kind):
         raise DebugDataError(f"{declare(kind)}: only part of the value is available")
     copied = Copied(content)
     return CStruct(inner, 0, copied) if isinstance(inner, Structure) else load(copied, kind, 0)
 
 
-def evaluate(term: Term, register: Callable[[int], int], memory: Memory) -> int:
-    """Return the value of a term as an unsigned 64-bit integer."""
+def evaluate(term: Term, register: Callable[[int], int], memory: Memory,
+             entered: Callable[[int], int] = not_known) -> int:
+    """Return the value of a term as an unsigned 64-bit integer; see ``value_at``."""
     match term:
         case Constant(value=value):
             return value
         case Register(number=number):
             return register(number) & MASK
         case Load(address=address, size=size):
-            at = evaluate(address, register, memory)
+            at = evaluate(address, register, memory, entered)
             return int.from_bytes(memory.read(at, size), "little")
         case Operation(operator=sign, left=left, right=right, signed=signed):
-            return _operation(sign, evaluate(left, register, memory),
-                              evaluate(right, register, memory), signed)
+            return _operation(sign, evaluate(left, register, memory, entered),
+                              evaluate(right, register, memory, entered), signed)
+        case Entered(number=number):
+            return entered(number) & MASK
 
 
 def _signed(value: int) -> int:

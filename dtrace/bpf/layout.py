@@ -104,8 +104,9 @@ class Helper(enum.IntEnum):
     SUBROUTINE = 64  # ID of the first helper for ``SUBROUTINES`` (``identifiers.py``)
 
 
-# Indexes for Helper.VARIABLE: regs[], uregs[], and a user address tagged with its program.
-REGS, UREGS, IN_PROGRAM = 32, 33, 34
+# Indexes for Helper.VARIABLE: regs[], uregs[], a user address tagged with its program, and a
+# register (by its DWARF number) at the entry of the probed function.
+REGS, UREGS, IN_PROGRAM, ENTERED = 32, 33, 34, 35
 
 
 class StepKind(enum.IntEnum):

@@ -19,7 +19,7 @@ def kernel_types(image: Image, source: str | None = None) -> Types:
     kernel = _kernel_types(image, source)
     modules = [
         (number, module.address, module.end,
-         DwarfTypes(found, index_of(module.file.elf, module.file.digest)))
+         DwarfTypes(found, index_of(module.file.elf, module.file.digest), module.address))
         for number, module in enumerate(image.modules, 1)
         if (found := debug_file(module.file.elf)) is not None] if source != "ctf" else []
     return LinkedTypes(kernel, modules) if modules else kernel

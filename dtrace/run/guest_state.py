@@ -10,11 +10,14 @@ from dtrace.bpf.layout import MAX_USER_FRAMES, Fault
 from dtrace.d.compile.program import ListedProbe
 from dtrace.d.language.identifiers import HOSTED_NUMBERS
 from dtrace.run.destructive import DestructiveActions
-from dtrace.run.kernel import CALLER, INSTRUCTION, MARKS, KernelProbes
+from dtrace.run.kernel import CALLER, INSTRUCTION, MARKS
+from dtrace.run.kernel_probes import KernelProbes
 from dtrace.run.locks import Locks, LockState
 from dtrace.run.thread_time import ThreadTime
+from dtrace.stacks.locals import MAX_ENTERED, Locals
 from dtrace.stacks.stack import MAX_FRAMES, Stacks
 from dtrace.stacks.user_programs import ADDRESS, UserPrograms, walk
+from dwarf.debug_file import DebugDataError
 from dwarf.types import Structure, Types, find_member, size_of, strip
 from emu.devices.clock import RELEASE, SECOND
 from emu.host.errors import KinstError, MemoryAccessError
@@ -55,6 +58,7 @@ class GuestState(ABC):
         self.destructive = DestructiveActions(
             machine, types, lambda: self.thread, self._fired_name)
         self._stacks: Stacks | None = None
+        self._locals: Locals | None = None
         self._places: dict[tuple[str, str], tuple[int, int] | None] = {}
         self._runtime: Runtime | None = None
 
@@ -442,6 +446,21 @@ class GuestState(ABC):
         if array == "regs":
             return self._read(name) if name in self._machine.arch.registers else None
         return self._user_register(name)
+
+    def entered(self, register: int) -> int | None:
+        """Return a register at the entry of the probed function, or None if it is unknown.
+
+        :param register: DWARF number of the register.
+        """
+        if self._locals is None:
+            self._locals = Locals(self._machine, stacks=self._walk())
+        fired = self._fired()
+        read = self._machine.read_register if fired is None else self.state.get
+        try:
+            frames = self._locals.frames(read, MAX_ENTERED)
+            return self._locals.entered(frames, 0, register)
+        except (DebugDataError, MemoryAccessError):
+            return None
 
     @property
     def lock(self) -> Callable[[int], LockState | None] | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from dtrace.bpf._runtime import Runtime, RuntimeFault
 from dtrace.bpf.interpreter import signed
-from dtrace.bpf.layout import IN_PROGRAM, REGS, UREGS, Fault, Helper
+from dtrace.bpf.layout import ENTERED, IN_PROGRAM, REGS, UREGS, Fault, Helper
 from dtrace.d.compile.actions import ON_HOST
 from dtrace.d.compile.code import ABSENT
 from dtrace.d.language.identifiers import HOSTED, SUBROUTINES
@@ -39,6 +39,8 @@ class Hosted:
     :param values: functions that return variables, by name; reading a missing variable is an
         illegal operation.
     :param registers: returns ``regs[n]`` and ``uregs[n]``, or None for an unknown register.
+    :param entered: returns a register, by its DWARF number, at the entry of the probed function, or
+        None if it is unknown.
     :param stack: returns the frames of a stack (number of frames, whether it is the user stack).
     :param in_program: returns an address combined with the number of the program that contains it.
     :param destructive: performs a destructive action (name, argument).
@@ -49,6 +51,7 @@ class Hosted:
 
     values: Values
     registers: Callable[[str, int], int | None] | None = None
+    entered: Callable[[int], int | None] | None = None
     stack: Callable[[int, bool], list[int]] | None = None
     in_program: Callable[[int], int] | None = None
     destructive: Callable[[str, int], None] | None = None
@@ -116,6 +119,11 @@ class Hosted:
     def _variable(self, number: int, index: int, *_rest: int) -> int:
         if number == IN_PROGRAM:
             return index if self.in_program is None else self.in_program(index)
+        if number == ENTERED:
+            value = None if self.entered is None else self.entered(index)
+            if value is None:
+                raise RuntimeFault(Fault.NOT_KEPT)
+            return value
         if number in REGISTER_ARRAYS:
             if self.registers is None:
                 raise RuntimeFault(Fault.ILLEGAL_OPERATION)
@@ -124,10 +132,10 @@ class Hosted:
                 raise RuntimeFault(Fault.ILLEGAL_OPERATION)
             return register
         read = self.values.get(self._names[number]) if number < len(self._names) else None
-        value = None if read is None else read()
-        if value is None:
+        content = None if read is None else read()
+        if content is None:
             raise RuntimeFault(Fault.ILLEGAL_OPERATION)
-        return value if isinstance(value, int) else int(self.rt.keep(value))
+        return content if isinstance(content, int) else int(self.rt.keep(content))
 
     def _stack(self, to: int, frames: int, user: int, *_rest: int) -> int:
         addresses = [] if self.stack is None else self.stack(frames, bool(user))

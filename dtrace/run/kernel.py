@@ -1,4 +1,4 @@
-"""Probes, types, variables and symbols of the kernel that a D program traces."""
+"""Types, variables and symbols of the kernel that a D program traces."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -9,12 +9,10 @@ from dtrace.d.compile.program import ListedProbe
 from dtrace.d.language.spelled_types import spelled_type
 from dtrace.d.language.surroundings import Located
 from dtrace.d.language.types import LONG, Universe
-from dtrace.descriptions.description import Description, create, modules_of
-from dtrace.descriptions.providers import PROVIDERS
-from dtrace.run.timers import GLOB, OwnProbes
+from dtrace.run.kernel_probes import KernelProbes
+from dtrace.run.local_variables import LocalVariables
 from dtrace.stacks.user_programs import ADDRESS, UserPrograms
 from dwarf.dwarf_types import DwarfTypes
-from dwarf.index import DebugIndex, Function
 from dwarf.linked_types import LinkedTypes
 from dwarf.locations import Place
 from dwarf.module_variables import modules, variable
@@ -27,144 +25,7 @@ from emu.guests.registry import guest_of
 from emu.host.errors import KinstError
 from emu.host.progress import PROGRESS
 from kinst.probes.arguments import Arguments
-from kinst.probes.probe_table import ProbeTable
-from kinst.probes.probed_code import ProbeError
 from kinst.probes.system_calls import arguments
-from kinst.probes.traced_program import TracedProgram
-from kinst.providers import fbt, kinst_provider
-from kinst.providers.patterns import matches
-from kinst.providers.pid import Pid
-
-OF_CODE = (kinst_provider.PROVIDER, fbt.PROVIDER)  # providers that need only the kernel's functions
-FIRST_PROBE = 100  # ID of a kernel's first probe; DTrace's own probes have lower IDs
-
-
-@dataclass
-class KernelProbes:
-    """DTrace's own probes, and the probes of a kernel; kernel probes are created on demand.
-
-    :param unsafe: whether to probe excluded functions, too.
-    :param index: returns the debug data, for inline functions.
-    :param types: returns the kernel's types, for system calls.
-    :param program: returns the program that a process runs.
-    """
-
-    breakpoints: ProbeTable
-    unsafe: bool
-    index: Callable[[], DebugIndex] | None
-    types: Callable[[], Types] | None = None
-    program: Callable[[int], TracedProgram] | None = None
-    own: OwnProbes = field(default_factory=OwnProbes)
-    # Messages about instructions that could not be probed
-    reports: list[str] = field(default_factory=list)
-    rewritten: dict[tuple[str, str, str, str], list[str]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._base = FIRST_PROBE
-        self._asked: dict[tuple[str, str, str, str], list[ListedProbe]] = {}
-        self._copies: dict[int, Function] = {}
-
-    def match(self, parts: tuple[str, str, str, str]) -> Sequence[ListedProbe]:
-        """Return the probes that match a description.
-
-        :raises KinstError: if a place cannot be probed, with the reason.
-        """
-        if parts not in self._asked:
-            own = self.own.match(parts)
-            self._asked[parts] = [*own, *self._kernel(parts, bool(own))]
-        return self._asked[parts]
-
-    def _kernel(self, parts: tuple[str, str, str, str], own: bool) -> list[ListedProbe]:
-        """Return the kernel's probes that match a description.
-
-        :param own: whether the description also matches DTrace's own probes.
-        """
-        provider, module, function, name = parts
-        if provider in ("dtrace", "profile"):
-            return []
-        # If the provider is named in full, continue even without a match, to report errors.
-        named = Pid().matches(provider) or any(provider == item.name for item in PROVIDERS)
-        if not (named or any(matches(module, item) for item in modules_of(self.breakpoints.image))
-                or self._declares(lambda item: matches(module, item.module))):
-            return []
-        if not (provider or function or GLOB.search(name) or name in ("entry", "return", "")) and (
-                own or not self._declares(lambda item: item.name == name)):
-            if self.breakpoints.unreadable and not own:
-                raise ProbeError("; ".join(self.breakpoints.unreadable))
-            return []  # the description is just a name, such as BEGIN
-        text = ":".join(parts)
-        try:
-            made = create(self.breakpoints, Description(text, provider, module, function, name),
-                          self.unsafe, self.index, self.types, self.program)
-        except KinstError as error:
-            raise ProbeError(str(error).removeprefix(f"invalid probe specifier {text}: "),
-                             error.tag if isinstance(error, ProbeError) else "") from None
-        self.reports += made.reports
-        self.rewritten[parts] = made.text
-        self._copies |= {copy.number: copy for found in made.copies.values() for copy in found}
-        return [self._probe(number, tuple(c.number for c in made.copies.get(number, ())))
-                for number in dict.fromkeys(made.numbers)]
-
-    def static(self) -> list[ListedProbe]:
-        """Return all static probes that the kernel declares; report those that cannot be read."""
-        declared = self.breakpoints.declared
-        self.reports += self.breakpoints.unreadable
-        return [self._probe(self.breakpoints.add_static(n, self.types))
-                for n, one in enumerate(declared)
-                if one.call is None or self.types is not None]
-
-    def declared(self, probe: ListedProbe) -> StaticProbe | None:
-        """Return the declaration of a static probe, or None if the probe is not static."""
-        number = self.kernel_number(probe.number)
-        return None if number is None else self.breakpoints.static(number)
-
-    def _declares(self, wanted: Callable[[StaticProbe], bool]) -> bool:
-        return any(map(wanted, self.breakpoints.declared))
-
-    def _probe(self, number: int, inlined: tuple[int, ...] = ()) -> ListedProbe:
-        provider, module, function, name = self.breakpoints.names(number)
-        return ListedProbe(self._base + number, provider, module, function, name, inlined)
-
-    def entered(self, probe: ListedProbe) -> list[tuple[Function, int]]:
-        """Return (copy, address of the probe) for each inline copy that begins at a probe."""
-        if not probe.inlined:
-            return []
-        address = self.breakpoints.probe(probe.number - self._base).instruction.address
-        return [(self._copies[number], address) for number in probe.inlined]
-
-    def function(self, probe: ListedProbe) -> Symbol | None:
-        """Return a probe's function, or None for a static probe or one of DTrace's own probes."""
-        number = self.kernel_number(probe.number)
-        return None if number is None else self.breakpoints.function(number)
-
-    def offset(self, probe: ListedProbe) -> int:
-        """Return the offset in bytes of a probe from the start of its function."""
-        return self.breakpoints.offset(probe.number - self._base)
-
-    def kernel_number(self, number: int) -> int | None:
-        """Return the number of a kernel probe in the probe table, or None for DTrace's own probes.
-
-        :param number: ID of the probe.
-        """
-        return number - self._base if number >= self._base else None
-
-    def provides(self, provider: str) -> bool:
-        """Return whether a provider has probes, without creating probes in the kernel's code."""
-        if Pid().matches(provider):
-            try:
-                return bool(self.match((provider, "", "", "")))
-            except KinstError:
-                return False
-        return (self.own.provides(provider) or any(matches(provider, name) for name in OF_CODE)
-                or self._declares(lambda one: matches(provider, one.provider)))
-
-    def numbered(self, number: int) -> ListedProbe | None:
-        """Return the probe with an ID, or None if there is no such probe."""
-        if number < self._base:
-            return self.own.numbered(number)
-        known = number - self._base
-        return self._probe(known) if known < len(self.breakpoints.probes) else None
-
 
 MOST_ARGUMENTS = 256  # maximum number of arguments listed for a function
 HELD = 10  # number of arguments that the context of a firing can hold
@@ -294,6 +155,14 @@ class KernelSurroundings:
             locations = self.arguments.by_type(function, offset)
             return locations[index] if index < len(locations) else None
         return self.arguments.by_number(function, offset, index)
+
+    def local(self, name: str) -> Located:
+        """Return the locations of a local variable at the probes of the current clause."""
+        return self._locals.located(name, self._clause)
+
+    @functools.cached_property
+    def _locals(self) -> LocalVariables:
+        return LocalVariables(self.probes, self.arguments, self.types, self._once)
 
     @functools.cached_property
     def arguments(self) -> Arguments:

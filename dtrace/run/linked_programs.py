@@ -136,6 +136,7 @@ class LinkedPrograms:
             self.hosted.stack = partial(
                 self.guest.stack, marked=self.guest.by_line or options.given("stackinline"))
             self.hosted.registers = self.guest.register
+            self.hosted.entered = self.guest.entered
             self.hosted.in_program = self.guest.in_program
             self.hosted.lock = self.guest.lock
             self.hosted.user_end = self.guest.user_end

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 
 from dtrace.bpf._runtime import OTHER_AFTER, OTHER_REGISTER, OTHER_RESULT, Runtime
 from dtrace.run.guest_state import GuestState, TracingEnded
-from dtrace.run.kernel import KernelProbes
+from dtrace.run.kernel_probes import KernelProbes
 from dwarf.types import Types
 from emu.host.errors import KinstError, MachineError, MemoryAccessError
 from emu.qemu.machine import QemuMachine

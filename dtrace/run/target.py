@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from dtrace.debug.debug_index import debug_index
 from dtrace.run.guest_state import GuestState
-from dtrace.run.kernel import KernelProbes, KernelSymbols
+from dtrace.run.kernel import KernelSymbols
+from dtrace.run.kernel_probes import KernelProbes
 from dtrace.run.processes import GuestProcesses
 from dtrace.run.qemu_guest import QemuGuest
 from dtrace.run.unicorn_guest import UnicornGuest

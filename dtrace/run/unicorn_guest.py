@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dtrace.bpf._runtime import Runtime
 from dtrace.bpf.layout import LONGEST_NAME
 from dtrace.run.guest_state import GuestState
-from dtrace.run.kernel import KernelProbes
+from dtrace.run.kernel_probes import KernelProbes
 from dtrace.run.native_stacks import walk_kernel, walk_program
 from dwarf.types import Types
 from emu.machine.machine import Stop, StopReason

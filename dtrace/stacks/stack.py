@@ -34,6 +34,21 @@ MOST_STEPS = 1 << 17  # maximum number of cached steps
 
 
 @dataclass(frozen=True)
+class StackFrame:
+    """Frame of a stack.
+
+    :param pc: the current address, or the address to which the callee returns.
+    :param is_return: whether it is a return address.
+    :param registers: general registers by name; those that callees may overwrite hold the values of
+        an inner frame, if the frame has called a function.
+    """
+
+    pc: int
+    is_return: bool
+    registers: dict[str, int]
+
+
+@dataclass(frozen=True)
 class FrameStep:
     """Rule for computing the registers of a frame's caller.
 
@@ -81,7 +96,7 @@ class Stacks:
         if self._sources.known:
             self._index = debug_index(machine.image)
         arch = machine.arch
-        self._follower = FrameFollower(arch, trap_of(machine.guest, arch.name), self._code,
+        self.follower = FrameFollower(arch, trap_of(machine.guest, arch.name), self._code,
                                        self._function_begins)
         self._texts: dict[tuple[int, bool], list[str]] = {}
         self._steps: dict[tuple[int, bool], FrameStep | None] = {}
@@ -103,6 +118,12 @@ class Stacks:
         :param returned: whether a call has just returned to the first instruction.
         :return: addresses, and whether each is a return address.
         """
+        for frame in self.frames(read, limit, returned):
+            yield frame.pc, frame.is_return
+
+    def frames(self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES,
+               returned: bool = False) -> Iterator[StackFrame]:
+        """Yield frames, innermost first; see ``addresses``."""
         arch, image, guest = self._machine.arch, self._machine.image, self._machine.guest
         names = [*arch.dwarf_registers, arch.pc]
         registers: dict[str, int] = {name: read(name) for name in names if name}
@@ -115,10 +136,10 @@ class Stacks:
                 back = self._left(registers) if not is_return else None
                 if back is None:
                     return
-                yield pc, False
+                yield StackFrame(pc, False, registers)
                 registers, is_return = back, True
                 continue
-            yield pc, is_return
+            yield StackFrame(pc, is_return, registers)
             step = self.step(pc, is_return)
             try:
                 caller = None if step is None else self._caller(step, registers)
@@ -214,9 +235,9 @@ class Stacks:
         function = self._machine.image.symbols.function_at(pc)
         if function is None:
             return None
-        frame = self._follower.in_epilogue(function, pc)
+        frame = self.follower.in_epilogue(function, pc)
         if frame is None and prologue:
-            frame = self._follower.in_prologue(function, pc)
+            frame = self.follower.in_prologue(function, pc)
         if frame is None:
             return None
         saved = tuple((register, offset, 8) for register, offset in frame.saved)

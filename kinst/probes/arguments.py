@@ -55,7 +55,8 @@ class Arguments:
         self._codes: dict[int, bytes] = {}
 
     @functools.cached_property
-    def _follower(self) -> FrameFollower:
+    def follower(self) -> FrameFollower:
+        """Follower of the code that finds frames in prologues and epilogues."""
         return FrameFollower(self._arch, self._probes.trap, self._code,
                              beginnings(self._probes.image).__contains__)
 
@@ -114,8 +115,8 @@ class Arguments:
         if not isinstance(types, DwarfTypes | LinkedTypes):
             return None
         address = function.address + offset
-        frame = (self._follower.in_epilogue(function, address)
-                 or self._follower.in_prologue(function, address))
+        frame = (self.follower.in_epilogue(function, address)
+                 or self.follower.in_prologue(function, address))
         numbers = self._arch.dwarf_registers
         return types.kept(function.name, function.address, address, None if frame is None else (
             numbers.index(frame.base), frame.offset))

@@ -8,7 +8,7 @@ from dtrace.d.compile.listing import listing
 from dtrace.d.compile.program import Compiled, ListedProbe, split
 from dtrace.d.language.lexer import between
 from dtrace.pipeline import Pipeline
-from dtrace.run.kernel import KernelProbes
+from dtrace.run.kernel_probes import KernelProbes
 from emu.host.printable import counted
 from kinst_emu.cli import probe_listing
 from kinst_emu.cli.command_line import last_part

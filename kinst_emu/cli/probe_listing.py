@@ -14,7 +14,7 @@ from dtrace.d.language.attributes import (
     of_probe,
     of_provider,
 )
-from dtrace.run.kernel import KernelProbes
+from dtrace.run.kernel_probes import KernelProbes
 from dtrace.run.timers import OwnProbes
 from emu.elf.symbols import KERNEL
 from kinst.relocation.verdict import Refuse

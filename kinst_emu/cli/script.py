@@ -13,7 +13,7 @@ from dtrace.d.language.attributes import VERSION
 from dtrace.d.language.errors import DError
 from dtrace.d.language.options import DEFAULTS
 from dtrace.pipeline import Pipeline, ProgramText
-from dtrace.run.kernel import KernelProbes
+from dtrace.run.kernel_probes import KernelProbes
 from dtrace.run.tracks import tracks_program
 from emu.arch.architectures import ARCHITECTURES
 from emu.elf.linked_image import version_of

@@ -8,7 +8,8 @@ import pytest
 
 from dtrace.debug.debug_index import debug_index
 from dtrace.debug.kernel_types import kernel_types
-from dtrace.run.kernel import KernelProbes, KernelSurroundings
+from dtrace.run.kernel import KernelSurroundings
+from dtrace.run.kernel_probes import KernelProbes
 from dwarf.types import find_member
 from emu.arch.architectures import arch_of
 from emu.devices.virtio_block import IN, OUT, VirtioBlock

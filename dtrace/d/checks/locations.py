@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 
+from dtrace.bpf.layout import ENTERED
 from dtrace.d.language import syntax
 from dtrace.d.language.errors import SourcePlace
 from dtrace.d.language.identifiers import REGISTERS
 from dtrace.d.language.types import INT, LONG, UNSIGNED_LONG, is_scalar, pointer_to, width
-from dwarf.locations import Constant, Load, Operation, Pieces, Place, Register, Term
+from dwarf.locations import Constant, Entered, Load, Operation, Pieces, Place, Register, Term
 from dwarf.types import Integer, Type
 
 MAX_PART = 8  # size of a register in bytes
@@ -77,6 +78,9 @@ def _term(place: SourcePlace, term: Term, numbers: Mapping[int, int]) -> syntax.
         case Constant(value=number):
             signed = number - (1 << 64) if number >> 63 else number
             return _typed(syntax.Number(place, signed), UNSIGNED_LONG)
+        case Entered(number=number):
+            index = _typed(syntax.Number(place, number), INT)
+            return _typed(syntax.HostedUse(place, "entered", ENTERED, index), UNSIGNED_LONG)
         case Register(number=number):
             if number not in numbers:
                 raise Unreadable

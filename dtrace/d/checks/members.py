@@ -2,6 +2,7 @@
 
 from dtrace.d.checks.conversions import constant, converted, typed
 from dtrace.d.checks.environment import Environment
+from dtrace.d.checks.probe_arguments import local_variable
 from dtrace.d.checks.translators import translation
 from dtrace.d.checks.variables import scoped_variable
 from dtrace.d.language import syntax
@@ -10,9 +11,13 @@ from dtrace.d.language.identifiers import Scope
 from dtrace.d.language.types import INT, is_array, is_pointer, pointed, spelled
 from dwarf.types import Incomplete, Member, Structure, find_member
 
+LOCALS = "local"  # not in FreeBSD, where a program can define a variable of this name
+
 
 def check_member(env: Environment, node: syntax.MemberAccess) -> syntax.Expression:
-    """Check a member access: ``base.name``, ``base->name``, ``self->name`` or ``this->name``.
+    """Check a member access: ``base.name`` or ``base->name``.
+
+    The base may be ``self``, ``this``, or ``local``, the variables of the probed code.
 
     :raises DError: if the base has no such member.
     """
@@ -20,6 +25,9 @@ def check_member(env: Environment, node: syntax.MemberAccess) -> syntax.Expressi
     if isinstance(node.base, syntax.Name) and node.arrow and node.base.name in (
             "self", "this") and node.base.name not in env.bound:
         return scoped_variable(env, node, Scope.THREAD if node.base.name == "self" else Scope.LOCAL)
+    if isinstance(node.base, syntax.Name) and node.arrow and node.base.name == LOCALS and not (
+            LOCALS in env.bound or env.knows(LOCALS)):
+        return local_variable(env, place, name)
     base = env.read(node.base)
     operator = "->" if node.arrow else "."
     if isinstance(base, syntax.Translated):

@@ -1,4 +1,4 @@
-"""Checks of ``args[]``, and of each ``argN`` that is not in the context of the firing."""
+"""Checks of ``args[]``, of ``argN`` outside the firing's context, and of ``local->NAME``."""
 
 from dtrace.d.checks import locations
 from dtrace.d.checks.conversions import typed
@@ -8,6 +8,7 @@ from dtrace.d.language import syntax
 from dtrace.d.language.errors import DError, SourcePlace
 from dtrace.d.language.identifiers import CONTEXT
 from dtrace.d.language.spelled_types import spelled_type
+from dtrace.d.language.surroundings import Located
 from dtrace.d.language.types import LONG, is_scalar, spelled
 from dwarf.locations import Place
 from dwarf.types import Type
@@ -83,6 +84,35 @@ def located_argument(env: Environment, place: SourcePlace, index: int, kind: Typ
         raise DError("D_ARGS_IDX", str(error), place) from None
     if located is None:
         return None
+    chosen = _by_probe(env, place, located, _in_context(place, index, located.type))
+    if kind is not None:
+        return typed(syntax.Cast(place, kind, chosen), kind)
+    chosen.lvalue = not is_scalar(located.type)
+    return chosen
+
+
+def local_variable(env: Environment, place: SourcePlace, name: str) -> syntax.Expression:
+    """Return an expression for ``local->name``, a variable of the probed code.
+
+    :raises DError: if the variable is not in scope, or not available, at any probe of the clause.
+    """
+    try:
+        located = env.surroundings.local(name)
+    except KinstError as error:
+        raise DError("D_LOCAL", str(error), place) from None
+    chosen = _by_probe(env, place, located, _in_context(place, 0, located.type))
+    if isinstance(chosen, syntax.ByProbe) and chosen.refusal:
+        raise DError("D_LOCAL", chosen.refusal, place)
+    chosen.lvalue = not is_scalar(located.type)
+    return chosen
+
+
+def _by_probe(env: Environment, place: SourcePlace, located: Located,
+              otherwise: syntax.Expression) -> syntax.Expression:
+    """Return an expression that reads a value where each probe has it.
+
+    :param otherwise: the expression to use at probes that ``located`` does not cover.
+    """
     values: dict[Place | None, tuple[list[int], syntax.Expression | None]] = {}
     registers = env.surroundings.registers
     for number, where in located.places.items():
@@ -104,9 +134,6 @@ def located_argument(env: Environment, place: SourcePlace, index: int, kind: Typ
         chosen = alternatives[0][1]
     else:
         chosen = typed(syntax.ByProbe(
-            place, alternatives, _in_context(place, index, located.type),
+            place, alternatives, otherwise,
             located.nowhere if nowhere else ""), located.type)
-    if kind is not None:
-        return typed(syntax.Cast(place, kind, chosen), kind)
-    chosen.lvalue = not is_scalar(located.type)
     return chosen

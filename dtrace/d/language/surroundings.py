@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from dwarf.locations import Place
 from dwarf.types import Type
+from emu.host.errors import KinstError
 
 
 class Surroundings(Protocol):
@@ -38,6 +39,12 @@ class Surroundings(Protocol):
             argument.
         """
 
+    def local(self, name: str) -> "Located":
+        """Return the locations of a local variable at the probes of the clause being checked.
+
+        :raises KinstError: if none of the probes has such a variable.
+        """
+
     @property
     def registers(self) -> Mapping[int, int]:
         """Mapping from DWARF register numbers to indices in ``regs[]``."""
@@ -45,7 +52,7 @@ class Surroundings(Protocol):
 
 @dataclass(frozen=True)
 class Located:
-    """An argument that is missing from the firing contexts of some probes.
+    """An argument that is missing from the firing contexts of some probes, or a local variable.
 
     :param what: description of the argument for messages.
     :param places: where the argument is, by probe ID; None where that is unknown.
@@ -85,6 +92,13 @@ class Nowhere:
     def located(self, index: int, typed: bool) -> Located | None:
         """Return None: the contexts hold all arguments."""
         return None
+
+    def local(self, name: str) -> Located:
+        """Refuse: there are no local variables.
+
+        :raises KinstError: always.
+        """
+        raise KinstError(f"local->{name}: local variables need a kernel (-k)")
 
     @property
     def registers(self) -> Mapping[int, int]:

@@ -8,7 +8,7 @@ from dtrace.bpf.layout import BASE, REGION_SHIFT, Region
 from dtrace.d.compile.listing import NAMES
 from dtrace.d.language.options import Options
 from dtrace.pipeline import Pipeline, linked
-from dtrace.run.kernel import FIRST_PROBE
+from dtrace.run.kernel_probes import FIRST_PROBE
 from dtrace.run.structured import Row
 from dtrace.run.target import new_target
 from dtrace.stacks.user_programs import UserPrograms

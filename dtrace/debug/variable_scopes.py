@@ -1,0 +1,76 @@
+"""Variables in scope at a kernel's instructions: those of inline copies and of their function."""
+
+from dataclasses import dataclass
+
+from dwarf.dwarf_types import DwarfTypes
+from dwarf.index import DebugIndex, Function
+from dwarf.linked_types import LinkedTypes
+from dwarf.scopes import Variable
+from dwarf.types import Types
+from emu.arch.arch import Arch
+from emu.elf.symbols import SymbolTable
+from kinst.code.frame import FrameFollower
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Variables of a function, or of an inline copy of one, in scope at an instruction.
+
+    :param variables: the variables; those of inner blocks are first.
+    """
+
+    function: Function
+    variables: tuple[Variable, ...]
+
+
+class VariableScopes:
+    """Variables in scope at the instructions of a kernel and its modules.
+
+    :param types: the kernel's types; without DWARF, nothing is in scope.
+    :param follower: finds the frame in prologues and epilogues.
+    """
+
+    def __init__(self, arch: Arch, symbols: SymbolTable, types: Types, index: DebugIndex,
+                 follower: FrameFollower) -> None:
+        self._arch, self._symbols, self._index = arch, symbols, index
+        self._types = types if isinstance(types, DwarfTypes | LinkedTypes) else None
+        self._follower = follower
+        self._known: dict[tuple[int, bool], tuple[Scope, ...]] = {}
+
+    def at(self, address: int, is_return: bool = False) -> tuple[Scope, ...]:
+        """Return the scopes at an instruction, the innermost inline copy first, the function last.
+
+        :param is_return: whether it is a return address; its call determines the scopes.
+        """
+        key = address, is_return
+        if key not in self._known:
+            self._known[key] = tuple(self._find(address - is_return, is_return))
+        return self._known[key]
+
+    def _find(self, address: int, is_return: bool) -> list[Scope]:
+        if self._types is None:
+            return []
+        frame, function = None, self._symbols.function_at(address)
+        if function is not None and not is_return:
+            frame = (self._follower.in_epilogue(function, address)
+                     or self._follower.in_prologue(function, address))
+        numbers = self._arch.dwarf_registers
+        placed = None if frame is None else (numbers.index(frame.base), frame.offset)
+        return [Scope(copy, tuple(self._types.variables(copy, address, placed)))
+                for copy in self._index.stack(address)]
+
+    def names(self, address: int) -> set[str]:
+        """Return the names of all variables of the functions at an instruction."""
+        types = self._types
+        if types is None:
+            return set()
+        return {name for copy in self._index.stack(address)
+                for name in types.variable_names(copy)}
+
+    def find(self, name: str, address: int) -> Variable | None:
+        """Return the variable to which a name refers at an instruction, or None.
+
+        The innermost block that declares the name decides, then the inline copies around it.
+        """
+        return next((variable for scope in self.at(address) for variable in scope.variables
+                     if variable.name == name), None)
