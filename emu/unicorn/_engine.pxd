@@ -39,6 +39,7 @@ cdef enum:
     HOOK_INSN = 2
     HOOK_CODE = 4
     HOOK_BLOCK = 8
+    HOOK_MEM_FETCH_PROT = 1 << 9
     HOOK_MEM_READ = 1 << 10
     HOOK_MEM_WRITE = 1 << 11
     UC_MEM_WRITE = 17
@@ -123,6 +124,8 @@ cdef enum:
     MAX_TRANSLATED = 1024  # maximum number of recorded pages with recently translated code
     CODE_KNOWN = 1  # page state: code on the page was translated
     CODE_NEW = 2  # page state: code on the page was translated since the last query
+    MAX_GUARDS = 32  # maximum number of ranges of RAM that are guarded because of their code
+    GUARDED = 1 << 18  # size in bytes of the blocks of RAM that are guarded
     FAST_BLOCKS = 32768  # number of entries in the fast path's table of blocks
     CODE_PAGES = 256  # number of cached address translations of code pages at low addresses
     PREFIXES = 4096  # number of cached instruction counts of block prefixes
@@ -161,6 +164,13 @@ cdef struct BlockPrefix:
     uint32_t size  # number of bytes, or 0 in an unused entry
     uint32_t count
     uint8_t code[PREFIX_BYTES]
+
+
+# A range of RAM in which Unicorn looks at all stores of the guest.
+cdef struct Guard:
+    uint64_t begin
+    uint64_t last
+    size_t hook
 
 
 cdef struct Region:
@@ -367,6 +377,8 @@ cdef struct Clock:
     reg_fn reg_write
     translate_fn vmem_translate
     kinst_ctl_fn ctl
+    kinst_hook_add_fn hook_add
+    hook_del_fn hook_del
     walk_fn walk
     CodePage code_pages[CODE_PAGES]
     # Generation numbers for low and high addresses; cached code addresses are valid while the
@@ -387,6 +399,9 @@ cdef struct Clock:
     uint64_t translated[MAX_TRANSLATED]
     # Whether code was translated on a page whose physical address is unknown.
     bint code_anywhere
+    # Ranges of RAM in which all stores of the guest are looked at (``_guards.pxi``).
+    Guard guards[MAX_GUARDS]
+    int guard_count
     # Callback of the breakpoints' owner, and the architecture's breakpoint exception.
     trap_fn trap
     void *trap_data

@@ -184,6 +184,9 @@ cdef void check_signals(Clock *c) noexcept with gil:
         (<Engine>c.engine).failed(error)
 
 
+include "_guards.pxi"
+
+
 include "_memory.pxi"
 
 

@@ -66,6 +66,7 @@ cdef class EngineWiring:
         self.clock.reg_write = <reg_fn><uintptr_t>symbols["uc_reg_write"]
         self.clock.vmem_translate = <translate_fn><uintptr_t>symbols["uc_vmem_translate"]
         self.clock.ctl = self.ctl
+        self.clock.hook_add, self.clock.hook_del = self.hook_add, self.hook_del
         self.clock.pc_register = pc_register
         self.clock.begin = begin_block
         self.clock.unusual = unusual_block

@@ -182,6 +182,42 @@ def test_page_table_writes_by_the_caller_take_effect_at_once(paged):
     assert lengths == [3, 6, 3, 6]
 
 
+# Function that stores its second argument, a 32-bit word, at its first one.
+STORE = {"amd64": b"\x89\x37\xc3", "arm64": words(0xB9000001, 0xD65F03C0),
+         "riscv64": words(0x00B52023, 0x00008067)}
+# Bits of a page table entry: those to set and those to clear, so that code cannot be fetched
+NO_CODE = {"amd64": (1 << 63, 0), "arm64": (3 << 53, 0), "riscv64": (0, 8)}
+
+
+def test_the_guest_can_change_code_through_another_mapping_of_its_page(paged):
+    """Kernels store code through their direct map, which cannot be executed."""
+    machine, arch = paged, paged.arch.name
+    first = machine.symbol("strlen").address
+    functions, store = (first, first + 32), machine.symbol("strcmp").address
+    page = machine.translate(first) & (-4096 if arch == "riscv64" else -1 << 21)
+    alias, (writes,) = mapped(machine, page)
+    if arch == "amd64":
+        machine.write_register("efer", machine.read_register("efer") | 1 << 11)  # EFER.NXE
+    for place, entry in writes:
+        if (entry & -1 << 12 & (1 << 48) - 1) in (page, page >> 2):
+            entry = entry & ~NO_CODE[arch][1] | NO_CODE[arch][0]
+        machine.write_physical(place, entry.to_bytes(8, "little"))
+    other = alias + machine.translate(first) - page
+    for at in functions:
+        machine.write(at, RETURN[arch](1))
+    machine.write(store, STORE[arch])
+    caller = Caller(machine)
+    found = [[caller.call(at, [], "changed") for at in functions]]
+    immediate = 1 if arch == "amd64" else 0
+    for value in (5, 6):
+        for at in functions:
+            word = RETURN[arch](value)[immediate : immediate + 4]
+            caller.call(store, [other + at - first + immediate,
+                                int.from_bytes(word, "little")], "store")
+        found.append([caller.call(at, [], "changed") for at in functions])
+    assert found == [[1, 1], [5, 5], [6, 6]]
+
+
 class Disk(Device):
     """Device that periodically writes code to memory when its timer expires."""
 
