@@ -8,28 +8,23 @@ register, and the recording shows which one wrote to memory.
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from dtrace.flow.code import KernelCode
-from dtrace.flow.steps import ENTRY as STEP
-from dtrace.flow.steps import INSTRUCTION
-from dtrace.flow.steps import REGISTER as CHANGED
 from dtrace.flow.user_code import UserCode, in_program
+from dtrace.flow.windows import Window, Windows
 from emu.host.errors import KinstError
 from emu.replay.flow import ENTRY, PIECE, flow
 from emu.replay.inputs import MEMORY as GIVEN_MEMORY
-from emu.replay.inputs import REGISTER, Position
+from emu.replay.inputs import REGISTER
 from emu.replay.player import Player
 from emu.replay.writes import last_write
-from emu.unicorn._steps import StepKind, Steps
 from emu.unicorn.guest_memory import PAGE
 from kinst.code.dataflow import EFFECTS, MEMORY, Effect
 
-WINDOW = 50_000  # number of instructions in a window
 # length of the first search in instructions; growth factor for later searches
 NEAR, WIDER = 100_000, 16
 MAX_LINKS = 100_000
-STORE = int(StepKind.STEP_STORE)
 
 
 class How(enum.Enum):
@@ -85,48 +80,6 @@ class _Memory:
 _Place = str | _Memory
 
 
-@dataclass
-class _Window:
-    """Consecutive instructions, with their registers and memory accesses.
-
-    :param begin: the instruction count before the first one.
-    :param registers: the registers at the start.
-    :param changes: new register values after an instruction, by its index.
-    :param loads: (physical address, size in bytes) of each load, by the instruction's index.
-    :param stores: the same for stores.
-    """
-
-    begin: int
-    registers: dict[str, int]
-    pcs: list[int] = field(default_factory=list)
-    changes: dict[int, dict[str, int]] = field(default_factory=dict)
-    loads: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    stores: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    runs: list[int] = field(default_factory=list)
-
-    @property
-    def end(self) -> int:
-        """Instruction count at the end of the window."""
-        return self.begin + len(self.pcs)
-
-    def run(self, index: int) -> int:
-        """Return the start index of the uninterrupted user code that contains an instruction."""
-        if len(self.runs) != len(self.pcs):
-            self.runs, start = [], 0
-            for at, pc in enumerate(self.pcs):
-                if not (at and in_program(pc) and in_program(self.pcs[at - 1])):
-                    start = at
-                self.runs.append(start)
-        return self.runs[index]
-
-    def before(self, index: int) -> dict[str, int]:
-        """Return the register values just before the instruction at an index."""
-        registers = dict(self.registers)
-        for at in sorted(at for at in self.changes if at < index):
-            registers |= self.changes[at]
-        return registers
-
-
 class Origin:
     """Tracer that finds the origin of values in a recording.
 
@@ -141,24 +94,23 @@ class Origin:
         # whether the guest runs user programs
         self._user = bool(player.machine.guest.boot.shell_prompt)
         self._effects = EFFECTS[arch.name]
-        self._followed = [name for name in arch.dwarf_registers if name and name != arch.pc]
-        self._programs = UserCode(player.machine, self._seek)
+        self.windows = Windows(player, code)
+        self._programs = UserCode(player.machine, self.windows.seek)
         self._last: dict[tuple[int, int, str], int] = {}
         self._last_in_program: dict[tuple[int, int, int, str], int] = {}
-        self._window: _Window | None = None
 
     def check(self, register: str) -> None:
         """Check that the origin of a register's value can be searched for.
 
         :raises KinstError: if it is not a general register.
         """
-        if register not in self._followed:
+        if register not in self.windows.followed:
             raise KinstError(f"'{register[:40]}' is not a general register of "
                              f"{self._player.machine.arch.name}")
 
     def is_register(self, name: str) -> bool:
         """Return whether a name is a register that ``of`` accepts."""
-        return name in self._followed
+        return name in self.windows.followed
 
     def of(self, register: str, count: int, given: bool = True) -> Iterator[Link]:
         """Trace a register's value just before instruction ``count`` back to its origin.
@@ -184,7 +136,7 @@ class Origin:
                             else self._stored(place, count))
             given = True
             if link.pc is not None and in_program(link.pc) and self._user:
-                window = self._looked_at(link.count + 1)
+                window = self.windows.before(link.count + 1)
                 link = replace(link, code=self._code_in(window, link.count - window.begin))
             yield link
             if source is None:
@@ -195,10 +147,10 @@ class Origin:
     def _effect(self, pc: int) -> Effect:
         return self._effects(self._code.instruction(pc))
 
-    def _effect_in(self, window: _Window, index: int) -> Effect:
+    def _effect_in(self, window: Window, index: int) -> Effect:
         return self._effects(self._code_in(window, index))
 
-    def _code_in(self, window: _Window, index: int) -> bytes:
+    def _code_in(self, window: Window, index: int) -> bytes:
         """Return the bytes of the window's instruction at an index."""
         pc = window.pcs[index]
         if not (self._user and in_program(pc)):
@@ -210,7 +162,7 @@ class Origin:
     def _register(self, name: str, count: int, given: bool) -> tuple[Link, _Place | None]:
         first = self._player.recording.start.position.instructions
         while True:
-            window = self._looked_at(count)
+            window = self.windows.before(count)
             found = self._in_window(window, name, count, given)
             if found is not None:
                 return found
@@ -221,7 +173,7 @@ class Origin:
                 return before, None
             count, given = before + 1, True
 
-    def _in_window(self, window: _Window, name: str, count: int,
+    def _in_window(self, window: Window, name: str, count: int,
                    here: bool) -> tuple[Link, _Place | None] | None:
         """Return a register's last change before instruction ``count`` in a window, or None."""
         given = {entry.position.instructions for entry in self._player.recording.inputs
@@ -239,7 +191,7 @@ class Origin:
                 return Link(How.EXCEPTION, position, None, name), None
         return None
 
-    def _written(self, window: _Window, index: int, name: str,
+    def _written(self, window: Window, index: int, name: str,
                  effect: Effect) -> tuple[Link, _Place | None]:
         at, pc = window.begin + index, window.pcs[index]
         if name in effect.copies:
@@ -296,9 +248,9 @@ class Origin:
         If an exception changes the register (a stack pointer), the last instruction before the
         exception counts as well.
         """
-        self._seek(high)
+        self.windows.seek(high)
         end = self._player.position
-        self._seek(low)
+        self.windows.seek(low)
         pieces: list[tuple[int, int, int]] = []  # (start count, address, instruction count)
         position, moved = low, None
         arch = self._player.machine.arch
@@ -359,21 +311,21 @@ class Origin:
             return Link(How.OUTSIDE, count, None, f"the device at {place}"), None
         if memory.physical % PAGE + memory.size > PAGE:
             return Link(How.UNKNOWN, count, None, place), None
-        window = self._looked_at(count)
+        window = self.windows.before(count)
         index = self._store_in(window, memory, count)
         if index is None:
-            self._seek(count)
+            self.windows.seek(count)
             write = last_write(player, memory.physical, memory.size, player.position)
             if write is None:
                 return Link(How.START, player.recording.start.position.instructions, None,
                             place), None
             if write.pc is None:
                 return Link(How.OUTSIDE, write.position.instructions, None, place), None
-            window = self._looked_at(write.position.instructions + 1)
+            window = self.windows.before(write.position.instructions + 1)
             index = write.position.instructions - window.begin
         return self._from_store(window, index, memory)
 
-    def _store_in(self, window: _Window, memory: _Memory, count: int) -> int | None:
+    def _store_in(self, window: Window, memory: _Memory, count: int) -> int | None:
         """Return the index of the last store to ``memory`` before ``count``, or None if unknown."""
         given = {entry.position.instructions for entry in self._player.recording.inputs
                  if entry.kind == GIVEN_MEMORY}
@@ -386,7 +338,7 @@ class Origin:
                 return None  # an exception or an input may have written the memory
         return None
 
-    def _from_store(self, window: _Window, index: int,
+    def _from_store(self, window: Window, index: int,
                     memory: _Memory) -> tuple[Link, _Place | None]:
         place, at, pc = str(memory), window.begin + index, window.pcs[index]
         effect, stores = self._effect_in(window, index), window.stores.get(index, [])
@@ -410,57 +362,6 @@ class Origin:
             return Link(How.UNKNOWN, at, pc, place), None
         before = _Memory(loads[0][0] + memory.physical - store[0], memory.size)
         return Link(How.COPIED, at, pc, place, str(before)), before
-
-    # -- the player -------------------------------------------------------------------------------
-
-    def _seek(self, count: int) -> None:
-        if self._player.seek(count) is not None:
-            raise KeyboardInterrupt
-
-    def _looked_at(self, end: int) -> _Window:
-        """Return a window that contains the last instruction before instruction count ``end``."""
-        window = self._window
-        if window is not None and window.begin < end <= window.end:
-            return window
-        first = self._player.recording.start.position.instructions
-        self._seek(end)
-        there = self._player.position
-        self._seek(max(first, end - WINDOW))
-        self._window = self._read(there)
-        return self._window
-
-    def _read(self, end: Position) -> _Window:
-        player, machine = self._player, self._player.machine
-        player.give()
-        numbers = machine.cpu.model.registers
-        names = [name for name in self._followed if name in numbers]
-        window = _Window(player.position.instructions, machine.registers())
-        entries: list[bytes] = []
-        steps = Steps(machine.engine, entries.append,
-                      [numbers[name] for name in names], loads=True)
-        try:
-            if player.advance(end) is not None:
-                raise KeyboardInterrupt
-        finally:
-            steps.close()
-        index = -1
-        for kind, what, a, b in STEP.iter_unpack(b"".join(entries)):
-            if kind == INSTRUCTION:
-                index = b - window.begin
-                del window.pcs[index:]
-                window.loads.pop(index, None)
-                window.stores.pop(index, None)
-                # If the address is unknown, use the address after the previous instruction.
-                if not a and window.pcs:
-                    a = window.pcs[-1] + len(self._code.instruction(window.pcs[-1]))
-                window.pcs.append(a)
-            elif kind == CHANGED:
-                window.changes.setdefault(index, {})[names[what]] = a
-            else:
-                accesses = window.stores if kind == STORE else window.loads
-                accesses.setdefault(index, []).append((a, what))
-        del window.pcs[end.instructions - window.begin :]
-        return window
 
 
 def _low(value: int) -> int:

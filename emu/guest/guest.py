@@ -571,6 +571,7 @@ class GuestPrograms:
     :param arguments: members that lead from a thread to the arguments of its program, then members
         with their size in bytes and with the strings, one after the other; empty: the kernel does
         not keep them.
+    :param errors: names of the error numbers that system calls return.
     """
 
     last_process: str = ""
@@ -581,6 +582,7 @@ class GuestPrograms:
     signals: SignalMembers | None = None
     start: ProgramStart | None = None
     arguments: tuple[tuple[str, str], ...] = ()
+    errors: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,11 @@ STRINGS = ("movsb", "movsw", "movsd", "movsq")
 FULL = 4  # minimum size in bytes of a register write that replaces all 64 bits of the register
 
 
+def parent(register: str) -> str | None:
+    """Return the 64-bit register that contains a general register, or None for all others."""
+    return _PARENTS.get(register)
+
+
 @functools.lru_cache(1 << 16)
 def effect(code: bytes) -> Effect:
     """Return the data flow of one instruction."""
@@ -31,7 +36,7 @@ def effect(code: bytes) -> Effect:
 
 def _effect(insn: capstone.CsInsn) -> Effect:
     def name(register: int) -> str | None:
-        return _PARENTS.get(insn.reg_name(register) or "")
+        return parent(insn.reg_name(register) or "")
 
     writes = frozenset(n for n in map(name, insn.regs_access()[1]) if n is not None)
     mnemonic = insn.mnemonic.split(" ")[-1]

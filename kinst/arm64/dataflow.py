@@ -26,13 +26,14 @@ ATOMIC_STORES = tuple(f"st{what[2:]}" for what in ATOMICS)
 
 
 @functools.cache
-def _decoder() -> capstone.Cs:
-    decoder = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_LITTLE_ENDIAN)
-    decoder.detail = True
-    return decoder
+def decoder() -> capstone.Cs:
+    """Return a decoder that reports operands."""
+    made = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_LITTLE_ENDIAN)
+    made.detail = True
+    return made
 
 
-def _name(text: str) -> str | None:
+def full_name(text: str) -> str | None:
     """Return the 64-bit name of a general register or of SP, or None for all other registers."""
     if text in ("sp", "wsp"):
         return "sp"
@@ -43,17 +44,17 @@ def _name(text: str) -> str | None:
 @functools.lru_cache(1 << 16)
 def effect(code: bytes) -> Effect:
     """Return the data flow of one instruction."""
-    for insn in _decoder().disasm(code, 0, 1):
+    for insn in decoder().disasm(code, 0, 1):
         return _effect(insn)
     return NOTHING
 
 
 def _effect(insn: capstone.CsInsn) -> Effect:
     operands, mnemonic = insn.operands, insn.mnemonic
-    registers = [_name(insn.reg_name(op.reg) or "") if op.type == CS_OP_REG else None
+    registers = [full_name(insn.reg_name(op.reg) or "") if op.type == CS_OP_REG else None
                  for op in operands]
     writes = {name for number in insn.regs_access()[1]
-              if (name := _name(insn.reg_name(number) or "")) is not None}
+              if (name := full_name(insn.reg_name(number) or "")) is not None}
     writes |= {name for op, name in zip(operands, registers, strict=True)
                if name is not None and op.access & CS_AC_WRITE}
     if mnemonic == "dc" and insn.op_str.startswith("zva"):
@@ -89,6 +90,9 @@ def _effect(insn: capstone.CsInsn) -> Effect:
     if mnemonic.startswith(STORES):
         return Effect(frozenset(writes - {n for n in registers[:count] if n}),
                       stores=tuple(registers[:count]))
-    if mnemonic not in READS and registers and registers[0]:
-        writes.add(registers[0])
+    if registers and registers[0]:
+        if mnemonic not in READS:
+            writes.add(registers[0])
+        else:
+            writes.discard(registers[0])  # Capstone reports a write for CMP, CMN and TST
     return Effect(frozenset(writes))

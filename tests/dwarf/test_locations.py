@@ -15,7 +15,17 @@ from dtrace.d.language.types import LONG
 from dwarf.debug_file import DAMAGE, DebugDataError, elf_file
 from dwarf.dwarf_types import DwarfTypes
 from dwarf.index import DebugIndex, build
-from dwarf.locations import Constant, Load, Location, Operation, Pieces, Register, Unkept, evaluate
+from dwarf.locations import (
+    Constant,
+    Entered,
+    Load,
+    Location,
+    Operation,
+    Pieces,
+    Register,
+    Unkept,
+    evaluate,
+)
 from tests.dwarfwriter import abbrev, uleb, unit
 from tests.elfwriter import Elf
 
@@ -54,6 +64,9 @@ R5, MINUS_1 = Register(5), (1 << 64) - 1
     # DW_OP_swap
     ([0x31, 0x75, 0, 0x16, 0x1C, 0x9F], Location(Operation("-", R5, Constant(1)), False)),
     ([0x9E, 2, 1, 2], Location(Constant(0x201), False)),  # DW_OP_implicit_value
+    # DW_OP_entry_value, DW_OP_GNU_entry_value
+    ([0xA3, 1, 0x55, 0x9F], Location(Entered(5), False)),
+    ([0xF3, 2, 0x90, 40, 0x9F], Location(Entered(40), False)),
     ([0x03, *struct.pack("<Q", 0x1234)], Location(Constant(0x1234), True)),  # DW_OP_addr
 ])
 def test_expressions_are_evaluated_symbolically(content, wanted):
@@ -62,7 +75,7 @@ def test_expressions_are_evaluated_symbolically(content, wanted):
 
 @pytest.mark.parametrize("content", [
     [], [0x22], [0x93, 4, 0x51, 0x93, 4], [0x55, 0x93, 3], [0x55, 0x93, 4, 0x51],
-    [0xA3, 1, 0x55, 0x9F], [0x31] * 65, [0x9C], [0x75, 0, 0x28, 1, 0, 0x31, 0x9F], [0x9F]])
+    [0xA3, 2, 0x75, 0, 0x9F], [0x31] * 65, [0x9C], [0x75, 0, 0x28, 1, 0, 0x31, 0x9F], [0x9F]])
 def test_incomplete_values_are_unavailable(content):
     with pytest.raises(Unkept):
         of(*content)

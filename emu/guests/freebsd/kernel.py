@@ -30,6 +30,7 @@ from emu.guest.guest import (
     WaitMembers,
 )
 from emu.guest.hole import FindHole
+from emu.guests.freebsd.errors import ERRORS
 from emu.guests.freebsd.static_probes import static_probes
 from emu.guests.freebsd.system_calls import system_calls as call_probes
 
@@ -181,7 +182,7 @@ def freebsd(
             "lastpid", PROCESS_MEMBERS, system_calls, CALL_MEMBERS,
             (f"p_vmspace.vm_pmap.{page_tables[0]}", page_tables[1]), SIGNAL_MEMBERS, PROGRAM_START,
             (("thread", "td_proc"), ("proc", "p_args"), ("pargs", "ar_length"),
-             ("pargs", "ar_args"))),
+             ("pargs", "ar_args")), ERRORS),
         probes=GuestProbes(
             static_probes, call_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
             tracepoint=tracepoint, guard=("sdt_probes_enabled", GUARDED),

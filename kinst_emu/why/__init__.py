@@ -1,0 +1,1 @@
+"""Answers to why something happened in a recorded run."""

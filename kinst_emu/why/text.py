@@ -1,0 +1,85 @@
+"""Answers as text and as JSON."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from dtrace.flow.conditions import Compared
+from kinst_emu.why.explainer import Answer, Place, Reason
+
+HOW = {
+    "computed here": "made",
+    "set by an exception": "set by an exception, or by the kernel's return from it",
+    "external input": "given from outside (a recorded input, or a device)",
+    "present when the recording begins": "there when the recording begins",
+    "combined from several stores; this is the last": "stored in parts; this is the last one",
+    "not followed further": "not followed further back than this",
+}
+BIG = 10  # numbers from here on are shown in hexadecimal
+
+
+def lines(answer: Answer) -> Iterator[str]:
+    """Yield the lines of an answer."""
+    yield answer.question
+    if answer.how:
+        yield f"  {HOW.get(answer.how, answer.how)}" + (" at" if answer.made else "")
+    if answer.made is not None:
+        yield from _place(answer.made)
+    if answer.reasons:
+        yield "  because"
+        for reason in answer.reasons:
+            yield from _reason(reason)
+    elif answer.made is not None:
+        yield "  always: no branch of its function decides it"
+    if answer.through:
+        yield "  passed on by" if answer.how else "  called from"
+        for place in answer.through:
+            yield from _place(place)
+    if answer.earlier is not None:
+        yield from lines(answer.earlier)
+
+
+def _place(place: Place, more: str = "") -> Iterator[str]:
+    line = place.line or (f"after {place.after}" if place.after else "?")
+    yield (f"    {line:<32} {place.function:<28} {more or place.instruction}"
+           f"  [{place.count}]")
+    if place.source:
+        yield f"        {place.source}"
+    for function, line in place.inlined:
+        yield f"    {line or '?':<32} {function:<28} inlines it"
+
+
+def _reason(reason: Reason) -> Iterator[str]:
+    said = ", ".join(_compared(one) for one in _once(reason.compared))
+    taken = {None: "went on", True: "jumped", False: "did not jump"}[reason.taken]
+    test = reason.test.instruction
+    if reason.test.pc != reason.branch.pc:
+        test += f"; {reason.branch.instruction.partition(' ')[0]}"
+    yield from _place(reason.test, f"{test} {taken}")
+    if said:
+        yield f"        {said}"
+
+
+def _once(compared: tuple[Compared, ...]) -> Iterator[Compared]:
+    """Yield the operands without constants; a register that is compared with itself only once."""
+    seen = set[str]()
+    for one in compared:
+        if one.text not in seen and not one.constant:
+            seen.add(one.text)
+            yield one
+
+
+def _compared(one: Compared) -> str:
+    value = "unknown" if one.value is None else number(one.value)
+    if one.name:
+        return f"{one.name} is {value}"
+    return f"{one.text} is {value}"
+
+
+def number(value: int) -> str:
+    """Return a number as text, in hexadecimal unless it is small."""
+    return str(value) if value < BIG else f"{value:#x}"
+
+
+def to_json(answer: Answer) -> dict[str, object]:
+    """Return an answer as JSON values."""
+    return asdict(answer)
