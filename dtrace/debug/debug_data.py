@@ -1,5 +1,6 @@
 """Source files, lines and unwind rules of a kernel and its modules, from their debug data."""
 
+import bisect
 from dataclasses import dataclass, field
 
 from dwarf._lines import LineError, LineTable
@@ -14,6 +15,8 @@ from emu.elf.reader import ElfFile
 NO_TABLE = (1 << 64) - 1
 NAMES = (".debug_line", ".debug_line_str", ".debug_str")
 FRAME = ".debug_frame"
+MOST = 4_000_000  # maximum number of rows of that index
+MANY = 32  # number of searches of the line programs after which an index is faster
 
 
 class NoSuchFile(DebugDataError):
@@ -31,6 +34,8 @@ class FileSources:
     _tables: dict[int, dict[int, str]] = field(default_factory=dict)
     _sections: dict[str, bytes] | None = None
     _frames: Frames | None = None
+    _asked: int = 0
+    _rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)
 
     def section(self, name: str) -> bytes:
         """Return the contents of a debug section, or empty bytes if the file lacks the section."""
@@ -56,7 +61,10 @@ class FileSources:
         Code that the compiler attributes to no line (line 0: DWARF 5, 6.2.2) is unknown, too.
         """
         try:
-            found = LineTable(self.section(".debug_line")).find(address)
+            if self._indexes():
+                found = self._indexed(address)
+            else:
+                found = LineTable(self.section(".debug_line")).find(address)
         except LineError as error:
             raise DebugDataError(f"{self.file.path}: damaged debug data: {error}") from None
         if found is None or not found[2]:
@@ -64,14 +72,39 @@ class FileSources:
         table, file, line = found
         return f"{self.files(table).get(file, '?')}:{line}"
 
+    def _indexes(self) -> bool:
+        """Return whether to search the index, which is built once there were many searches."""
+        self._asked += 1
+        if self._asked == MANY:
+            rows = self._within(0, NO_TABLE)
+            self._rows = rows if len(rows) < MOST else []
+        return bool(self._rows)
+
+    def _indexed(self, address: int) -> tuple[int, int, int] | None:
+        """Return the line program, file and line of an address, from an index of all addresses."""
+        at = bisect.bisect_right(self._rows, address, key=lambda row: row[0]) - 1
+        if at < 0 or address >= self._rows[at][1]:
+            return None
+        _begin, _end, table, file, line = self._rows[at]
+        return table, file, line
+
     def lines(self, low: int, high: int) -> list[tuple[int, int, str]]:
         """Return (begin, end, ``file:line``) of each range in [low, high) with a known line."""
-        try:
-            rows = LineTable(self.section(".debug_line")).within(low, high)
-        except LineError as error:
-            raise DebugDataError(f"{self.file.path}: damaged debug data: {error}") from None
+        if self._indexes() and self._indexed(low) is not None:
+            first = bisect.bisect_right(self._rows, low, key=lambda row: row[0]) - 1
+            last = bisect.bisect_left(self._rows, high, key=lambda row: row[0])
+            rows = [(max(begin, low), min(end, high), table, file, line)
+                    for begin, end, table, file, line in self._rows[first:last]]
+        else:
+            rows = self._within(low, high)
         return [(begin, end, f"{self.files(table).get(file, '?')}:{line}")
                 for begin, end, table, file, line in rows if line]
+
+    def _within(self, low: int, high: int) -> list[tuple[int, int, int, int, int]]:
+        try:
+            return LineTable(self.section(".debug_line")).within(low, high)
+        except LineError as error:
+            raise DebugDataError(f"{self.file.path}: damaged debug data: {error}") from None
 
     def code(self, path: str, line: int) -> list[tuple[int, int]]:
         """Return the sorted address ranges of a source line; ``path`` may be a path suffix.

@@ -37,15 +37,19 @@ class SourceText:
         lines, at = self._lines(path), int(number[:9])
         return lines[at - 1].strip()[:WIDTH] if 0 < at <= len(lines) else ""
 
-    def _read(self, path: str) -> list[str]:
+    def file(self, path: str) -> Path | None:
+        """Return the file for a path in the debug data, or None if it is in no directory."""
         parts = [part for part in PurePosixPath(path).parts if part not in ("/", ".")][-MAX_PARTS:]
         for tree in self._trees:
             for first in range(len(parts)):
                 found = tree.joinpath(*parts[first:]).resolve()
-                if not found.is_relative_to(tree) or not found.is_file():
-                    continue
-                if found.stat().st_size > MAX_FILE:
-                    return []
-                with PROGRESS.working(f"reading {found}"):
-                    return found.read_text(errors="replace").splitlines()
-        return []
+                if found.is_relative_to(tree) and found.is_file():
+                    return found
+        return None
+
+    def _read(self, path: str) -> list[str]:
+        found = self.file(path)
+        if found is None or found.stat().st_size > MAX_FILE:
+            return []
+        with PROGRESS.working(f"reading {found}"):
+            return found.read_text(errors="replace").splitlines()

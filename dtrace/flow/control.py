@@ -6,6 +6,7 @@ and the other need not (control dependence: Ferrante, Ottenstein and Warren, 198
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from dtrace.flow.code import KernelCode
 from emu.elf.symbols import Symbol
@@ -48,7 +49,6 @@ class ControlFlow:
         self.blocks: dict[int, Block] = {}
         self._starts: dict[int, int] = {}  # address of an instruction -> its block
         self._build(code, ends)
-        self._postdominator = self._postdominators()
         self._depends: dict[int, frozenset[int]] = {}
 
     def _build(self, code: KernelCode, ends: Collection[int]) -> None:
@@ -144,7 +144,8 @@ class ControlFlow:
             order += found[::-1]
         return order
 
-    def _postdominators(self) -> dict[int, int]:
+    @cached_property
+    def _postdominator(self) -> dict[int, int]:
         """Return each block's immediate postdominator (Cooper, Harvey and Kennedy, 2001)."""
         order = self._order()
         rank = {block: n for n, block in enumerate(order)}

@@ -3,17 +3,21 @@
 import argparse
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from dtrace.debug.debug_data import Sources
 from dtrace.debug.debug_index import debug_index
 from dtrace.debug.symbols import chosen_functions
 from dtrace.descriptions.code_places import FORMS, code_places
+from dtrace.flow.code import KernelCode
 from dwarf.debug_file import debug_file
 from emu.arch.architectures import arch_of
 from emu.elf.image import Image
 from emu.elf.symbols import KERNEL, Symbol
 from emu.guests.registry import guest_of
+from emu.host.errors import KinstError
 from images import catalog
 from kinst.code.listing import image_code, instructions
 from kinst.relocation.trap import trap_of
@@ -27,6 +31,7 @@ EXAMPLES = (
     "kinst disas -k teaching/amd64 strlen+0x4 string.c:6",
     "kinst disas -k kernel 'uma_z*'",
     "kinst disas -k kernel --json malloc free",
+    "kinst disas -k kernel malloc --counts boot.rec",
 )
 
 
@@ -39,6 +44,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         "functions)")
     parser.add_argument("--no-source", dest="source", action="store_false",
                         help="do not show source lines (default: show them)")
+    parser.add_argument("--counts", type=Path, metavar="RECORDING",
+                        help="show how often each instruction was executed in this recording "
+                        "(default: no counts)")
     parser.add_argument("--json", action="store_true",
                         help="print the list as JSON (default: text)")
 
@@ -46,12 +54,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the instructions of the chosen functions, or a list of all functions; return 0."""
     image = catalog.find(arguments.kernel, arguments.module)
+    if arguments.counts is not None and not arguments.function:
+        raise KinstError("--counts: works only with functions; give one")
     if not arguments.function:
         _list(image, arguments.json)
         return 0
     arch = arch_of(image)
     guest = guest_of(image, arch.name)
     trap, exclusions = trap_of(guest, arch.name), guest.traps.exclusions
+    counts = None if arguments.counts is None else _counts(arguments)
     rows = []
     for symbol, marked in _chosen(image, arguments.function):
         table = instructions(trap, image_code(image, symbol), symbol)
@@ -71,16 +82,31 @@ def run(arguments: argparse.Namespace) -> int:
                     "bytes": i.code.hex(), "instruction": text, "verdict": verdict,
                     "source": source,
                     **({"asked": i.offset in marked} if marked else {}),
+                    **({} if counts is None else {"count": counts[i.address]}),
                 })
                 continue
             if source is not None and source != before:
                 print(f"  {source}")
                 before = source
             sign = "->" if i.offset in marked else "  "
-            print(f"{sign}{i.offset:>4}  {i.code.hex(' '):<30} {text:<44} {verdict}")
+            times = "" if counts is None else f"{counts[i.address]:>10}  "
+            print(f"{sign}{i.offset:>4}  {times}{i.code.hex(' '):<30} {text:<44} {verdict}")
     if arguments.json:
         print(json.dumps(rows))
     return 0
+
+
+def _counts(arguments: argparse.Namespace) -> Counter[int]:
+    """Return how often the instructions of the kernel were executed in the recording."""
+    # Deferred: slow to import, and most listings have no counts
+    from images.boots import LIMIT
+    from images.recordings import played
+    from kinst_emu.cli.counted import count, counter
+
+    player = played(arguments.counts, arguments.kernel, LIMIT, arguments.module)
+    coverage = counter(player, KernelCode(player.machine.image))
+    count(player, coverage, str(arguments.counts))
+    return coverage.counts
 
 
 def _chosen(image: Image, texts: Sequence[str]) -> Iterator[tuple[Symbol, set[int]]]:

@@ -31,6 +31,7 @@ COMMANDS = {
     "lesson": "take the interactive tutorial, which checks every task",
     "explain": "explain one firing of a probe, step by step",
     "quiz": "answer exercises about breakpoints, trap frames and trampolines",
+    "coverage": "count the source lines, functions and branches that runs execute",
     "explore": "search the interleavings of a few calls on several CPUs for failures",
     "disas": "show a function's instructions and their verdicts",
     "inline": "list the inline copies of a function, or the inline calls in a function",
