@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from dtrace.debug.variable_scopes import VariableScopes
 from dtrace.flow.code import KernelCode
-from dtrace.flow.control import ControlFlow
+from dtrace.flow.control import EXIT, ControlFlow
 from dtrace.flow.origin import Link
-from dtrace.flow.windows import Window, Windows
+from dtrace.flow.windows import WINDOW, Window, Windows
 from dtrace.stacks.stack import Stacks
 from dwarf.locations import Constant, Location, Operation, Register
 from dwarf.scopes import Variable
@@ -26,6 +26,7 @@ from kinst.relocation.trap import TRAPS
 MASK = (1 << 64) - 1
 MAX_BACK = 2_000_000  # maximum number of instructions between a branch and what depends on it
 MAX_STEPS = 16  # maximum number of copies and loads through which a register is named
+MAX_STATES = 20_000  # maximum number of states in a search of a function's ways
 MAX_MEMBERS = 8  # maximum number of structures around a named member
 
 
@@ -96,6 +97,7 @@ class Conditions:
         self._operands, self._effects = OPERANDS[self._arch.name], EFFECTS[self._arch.name]
         self._flows: dict[int, ControlFlow] = {}
         symbols = machine.image.symbols
+        self._clobbered = {self._arch.result}  # registers that every call may change
         panic = symbols.find(machine.guest.boot.panic)
         self._ends: set[int] = set() if panic is None else {panic.address}
 
@@ -206,88 +208,117 @@ class Conditions:
                 found, rows = row, [row]
         return None if found is None else self._condition(rows)
 
-    def decided(self, link: Link) -> Iterator[Condition]:
+    def decided(self, links: list[Link]) -> Iterator[Condition]:
         """Yield the branches that decided a value, the last one first.
 
         Branches whose other way makes the same value, too, are left out.
 
-        :param link: the instruction that made the value.
+        :param links: the search for the value's origin; its last link made the value.
         """
-        count = link.count
-        assert link.pc is not None
-        flow = self._flow(link.pc)
+        made = links[-1]
+        count = made.count
+        assert made.pc is not None
+        flow = self._flow(made.pc)
+        used = links[-2].pc if len(links) > 1 else None
+        goal = used if used is not None and flow is not None and flow.contains(used) else EXIT
         while flow is not None:
             condition = self.of(count)
             if condition is None:
                 return
             count = condition.count
-            if not self._same(flow, condition, link.pc, link.place):
+            if not self._same(flow, condition, made.pc, made.place, goal):
                 yield condition
 
-    def _same(self, flow: ControlFlow, condition: Condition, made: int, register: str) -> bool:
-        """Return whether the way that a branch did not take surely makes the same value."""
+    def _same(self, flow: ControlFlow, condition: Condition, made: int, register: str,
+              goal: int, kept: bool = False) -> bool:
+        """Return whether the way that a branch did not take surely makes the same value.
+
+        :param goal: the instruction that uses the value, or EXIT.
+        :param kept: whether the value had been made already before the branch.
+        """
         end = ending(self._trap, self._code.instruction(condition.pc), condition.pc)
         if condition.taken is None or end.target is None or not flow.contains(end.target):
             return False
-        code = self._code.instruction(made)
-        waiting = [end.after if condition.taken else end.target]
+        wanted = self._code.instruction(made)
+        waiting = [(end.after if condition.taken else end.target, wanted if kept else b"")]
         seen = set(waiting)
         while waiting:
-            block = flow.blocks.get(waiting.pop())
-            if block is None:
-                return False  # the function ends without making a value
+            start, value = waiting.pop()
+            block = flow.blocks.get(start)
+            if block is None:  # the function ends
+                if goal == EXIT and value != wanted:
+                    return False
+                continue
             for address in block.addresses:
-                other = self._code.instruction(address)
-                if register in self._effects(other).writes:
-                    if other != code:
+                if address == goal:
+                    if value != wanted:
                         return False
                     break
+                code = self._code.instruction(address)
+                if register in self._effects(code).writes or (
+                        register in self._clobbered and ending(
+                            self._trap, code, address).transfer is Transfer.CALL):
+                    value = code
             else:
-                new = set(block.following) - seen
+                new = {(to, value) for to in block.following} - seen
                 seen |= new
                 waiting += new
+                if len(seen) > MAX_STATES:
+                    return False
         return True
 
     def kept(self, links: list[Link]) -> Condition | None:
-        """Return the last branch that kept a value from being replaced, or None.
+        """Return the last branch that kept a value from being replaced after it was made, or None.
 
         :param links: the search for the value's origin; its last link made the value.
         """
-        if len(links) < 2 or links[-1].pc is None:
-            return None
         made = links[-1]
-        assert made.pc is not None
-        flow = self._flow(made.pc)
-        if flow is None:
+        flow = None if made.pc is None else self._flow(made.pc)
+        if flow is None or made.pc is None or made.place not in self._windows.followed:
             return None
-        best: Condition | None = None
-        for later, earlier in zip(reversed(links[:-1]), reversed(links), strict=False):
-            if later.pc is None or not flow.contains(later.pc) or earlier.pc is None:
-                break
-            if earlier.place.startswith("physical"):
+        used = links[-2] if len(links) > 1 else None
+        inside = used is not None and used.pc is not None and flow.contains(used.pc)
+        goal = used.pc if inside and used is not None and used.pc is not None else EXIT
+        rows = list(self._onward(made.count, used.count if inside and used is not None else None))
+        for number in range(len(rows) - 1, 0, -1):
+            if rows[number].pc not in flow.branches:
                 continue
-            rows = []
-            for row in self.activation(later.count):
-                if row.count <= earlier.count:
-                    break
-                rows.append(row)
-            if rows and rows[-1].count <= earlier.count:
-                break
-            for number, row in enumerate(rows):
-                if row.count != later.count and self._replaces(flow, row, later.pc, earlier.place):
-                    return self._condition(rows[number:]) or best
-        return best
+            condition = self._condition(rows[number::-1])
+            if not self._same(flow, condition, made.pc, made.place, goal, kept=True):
+                return condition
+        return None
 
-    def _replaces(self, flow: ControlFlow, row: _Executed, goal: int, register: str) -> bool:
-        """Return whether the way that a branch did not take may write a register before a goal."""
-        end = ending(self._trap, self._code.instruction(row.pc), row.pc)
-        if end.transfer is not Transfer.BRANCH or end.target is None:
-            return False
-        other = end.after if row.following == end.target else end.target
-        if row.following not in (end.after, end.target):
-            return False
-        return any(register in self._effects(self._code.instruction(address)).writes
-                   for block in flow.reaches(other, goal) for address in block)
+    def _onward(self, count: int, end: int | None) -> Iterator[_Executed]:
+        """Yield the instructions of an activation from instruction ``count`` on.
+
+        :param end: instruction count at which to stop; None: when the function ends.
+        """
+        window = self._windows.before(count + 1)
+        index = count - window.begin
+        function = self._machine.image.symbols.function_at(window.pcs[index])
+        frame = self._frame(window, index)
+        last = min(count + MAX_BACK, self._windows.player.recording.last.instructions,
+                   count + MAX_BACK if end is None else end + 1)
+        if function is None or frame is None:
+            return
+        before: _Executed | None = None
+        at = count
+        while at < last:
+            if at >= window.end:
+                window = self._windows.before(min(at + WINDOW, last))
+            index = at - window.begin
+            pc = window.pcs[index]
+            if (0 <= pc - function.address < function.size
+                    and self._frame(window, index) == frame):
+                if before is not None:
+                    yield _Executed(before.count, before.pc, pc)
+                before = _Executed(at, pc, 0)
+                if ending(self._trap, self._code.instruction(pc),
+                          pc).transfer is Transfer.RETURN:
+                    break
+            at += 1
+        if before is not None and before.count != end:
+            yield before
 
     def _condition(self, rows: list[_Executed]) -> Condition:
         """Return the condition of the first row, a branch; the rows after it were before it."""
@@ -386,7 +417,7 @@ class Conditions:
         return None
 
     def _variable(self, pc: int, register: str) -> Variable | None:
-        if self._scopes is None:
+        if self._scopes is None or register not in self._arch.dwarf_registers:
             return None
         number = self._arch.dwarf_registers.index(register)
         wanted = Location(Register(number), False)

@@ -4,7 +4,7 @@ An instruction depends on a branch if one of the branch's two ways always leads 
 and the other need not (control dependence: Ferrante, Ottenstein and Warren, 1987).
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -178,6 +178,11 @@ class ControlFlow:
         """Return whether an instruction of the function begins at an address."""
         return address in self._starts
 
+    @cached_property
+    def branches(self) -> frozenset[int]:
+        """Addresses of the branches, conditional or to a computed address."""
+        return frozenset(block.addresses[-1] for block in self.blocks.values() if block.branches)
+
     def block_of(self, address: int) -> tuple[int, ...]:
         """Return the addresses of the instructions of an instruction's block."""
         start = self._starts.get(address)
@@ -203,37 +208,3 @@ class ControlFlow:
                         at = self._postdominator.get(at, EXIT)
             self._depends[block] = frozenset(found)
         return self._depends[block]
-
-    def reaches(self, begin: int, goal: int) -> Iterator[tuple[int, ...]]:
-        """Yield the blocks on ways from a block to the block of an instruction, as addresses.
-
-        Each block that lies on some way is yielded once, as its instructions; the goal's block is
-        the last one.
-        """
-        last = self._starts.get(goal)
-        if begin not in self.blocks or last is None:
-            return
-        forward = self._closure(begin, lambda b: self.blocks[b].following, last)
-        before: dict[int, list[int]] = {}
-        for start, block in self.blocks.items():
-            for to in block.following:
-                before.setdefault(to, []).append(start)
-        backward = self._closure(last, lambda b: before.get(b, ()), None)
-        for start in forward & backward - {last}:
-            yield self.blocks[start].addresses
-        if last in forward:
-            addresses = self.blocks[last].addresses
-            yield addresses[: addresses.index(goal)]
-
-    def _closure(self, begin: int, following: Callable[[int], Iterable[int]],
-                 stop: int | None) -> set[int]:
-        seen, waiting = {begin}, [begin]
-        while waiting:
-            at = waiting.pop()
-            if at == stop:
-                continue
-            for to in following(at):
-                if to in self.blocks and to not in seen:
-                    seen.add(to)
-                    waiting.append(to)
-        return seen

@@ -196,7 +196,7 @@ class Explainer:
         kept = self.conditions.kept(links)
         if kept is not None:
             found[kept.count] = kept
-        for condition in self.conditions.decided(made):
+        for condition in self.conditions.decided(links):
             if len(found) == MAX_CONDITIONS:
                 break
             found[condition.count] = condition
