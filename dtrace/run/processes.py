@@ -34,7 +34,12 @@ class GuestProcesses:
             return 0
         variable = find_symbol(self._machine.image, self._machine.guest.programs.last_process)
         last = int.from_bytes(self._machine.read(variable, 4), "little")
-        return last + 1 if last else 0
+        if not last:
+            return 0
+        # Some processes of the kernel have higher numbers; the next process gets a free one.
+        used = {thread.pid for thread in Threads(self._machine).all()}
+        return next(number for number in range(last + 1, last + len(used) + 2)
+                    if number not in used)
 
     def check(self, process: int) -> None:
         """Check that a process with a given ID exists.

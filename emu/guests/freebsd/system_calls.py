@@ -27,7 +27,7 @@ RESULTS = {name: kind for kind, names in {
                "extattr_list_link",
     "void *": "break shmat mmap", "mode_t": "umask", "off_t": "lseek"}.items()
     for name in names.split()}
-LARGEST = 256  # maximum size of a system call table's entry in bytes
+SMALLEST, LARGEST = 16, 256  # minimum and maximum size of a system call table's entry in bytes
 
 
 def system_calls(image: Image, memory: VirtualMemory) -> list[StaticProbe]:
@@ -42,15 +42,18 @@ def system_calls(image: Image, memory: VirtualMemory) -> list[StaticProbe]:
         table, called = image.symbols.find(name), image.symbols.find(names)
         if table is None or called is None:
             continue
-        count = called.size // 8
-        if not 0 < count <= MOST or table.size % count or not 16 <= table.size // count <= LARGEST:
-            raise StaticProbeError(f"{image.path}: {name} has an invalid size: {table.size} bytes "
-                                   f"for {count} names")
-        size = table.size // count
+        if called.size > 2 * 8 * MOST or table.size > LARGEST * MOST:
+            raise StaticProbeError(f"{image.path}: {name} and {names} have {table.size} and "
+                                   f"{called.size} bytes, which is too much")
         try:
-            words = struct.unpack(f"<{count}Q", memory.read(called.address, 8 * count))
+            words = _words(memory.read(called.address, called.size & -8))
             entries = memory.read(table.address, table.size)
-            for index, at in enumerate(words):
+            count = words.index(0) if 0 in words else len(words)
+            size = _entry_size(image, entries, count)
+            if not 0 < count <= MOST or not size:
+                raise StaticProbeError(f"{image.path}: {name} has an invalid size: {table.size} "
+                                       f"bytes for {count} names")
+            for index, at in enumerate(words[:count]):
                 (address,) = struct.unpack_from("<Q", entries, index * size)  # sy_call
                 function = image.symbols.function_at(address)
                 called_by = text(memory, at)
@@ -65,3 +68,23 @@ def system_calls(image: Image, memory: VirtualMemory) -> list[StaticProbe]:
             raise StaticProbeError(f"{image.path}: {name} cannot be read: {error}; "
                                    "boot the kernel first") from None
     return probes
+
+
+def _words(content: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(content) // 8}Q", content)
+
+
+def _entry_size(image: Image, table: bytes, count: int) -> int:
+    """Return the size of an entry of a table of system calls, or 0 if it is unknown.
+
+    A kernel with a sanitizer has unused bytes after the table; each entry begins with the address
+    of a function.
+    """
+    if count and len(table) % count == 0 and SMALLEST <= len(table) // count <= LARGEST:
+        return len(table) // count
+    for size in range(SMALLEST, min(LARGEST, len(table) // max(count, 1)) + 1, 8):
+        calls = (int.from_bytes(table[size * n : size * n + 8], "little") for n in range(count))
+        if all((function := image.symbols.function_at(call)) is not None
+               and function.address == call for call in calls):
+            return size
+    return 0

@@ -34,6 +34,12 @@ ENVIRONMENT = (
     "hint.uart.0.irq=4", "hint.atrtc.0.at=isa", "hint.atrtc.0.port=0x70",
     "hint.attimer.0.at=isa", "hint.attimer.0.port=0x40", "hint.attimer.0.irq=0",
 )
+# Variables that the environment compiled into FIRECRACKER sets, and their values for this machine,
+# which has ACPI tables instead of an MP table, and no other source of the TSC's frequency.
+COMPILED_IN = "static_env"
+OTHER_MACHINE = {b"hint.acpi.0.disabled=1": "hint.acpi.0.disabled=0",
+                 b"machdep.disable_tsc_calibration=1": "machdep.disable_tsc_calibration=0"}
+MAX_COMPILED_IN = 1 << 16  # maximum size in bytes of the environment compiled into a kernel
 
 
 def memory_map(memory: int) -> list[tuple[int, int, int]]:
@@ -55,7 +61,7 @@ def metadata(
     end = max(s.physical_end for s in image.segments)
     disk, disk_end = disk_pieces(image, max([end + KERNBASE, *(m.end for m in image.modules)]))
     start = disk_end - KERNBASE + 0xFFF & ~0xFFF
-    env = environment(image.options, own_environment)
+    env = environment(image.options, (*own_environment, *_for_this_machine(image)))
     env += bytes(-len(env) % 16)
     first = start + len(env)
     base = min(s.physical for s in image.segments)
@@ -70,6 +76,19 @@ def metadata(
 
     kernend = (first + len(all_records(0)) + 0xFFF) & ~0xFFF
     return first, start, env + all_records(kernend), kernend
+
+
+def _for_this_machine(image: Image) -> list[str]:
+    """Return the variables that replace those compiled into a kernel for another machine."""
+    symbol = image.symbols.find(COMPILED_IN)
+    if symbol is None or not 0 < symbol.size <= MAX_COMPILED_IN:
+        return []
+    try:
+        content = image.virtual_to_file(symbol.address, symbol.size)
+    except ImageError:
+        return []  # the kernel sets nothing: the symbol is in memory that the file does not fill
+    variables = content.split(b"\0")
+    return [value for name, value in OTHER_MACHINE.items() if name in variables]
 
 
 def files(image: Image) -> list[tuple[int, bytes]]:
