@@ -80,11 +80,11 @@ def _entry_size(image: Image, table: bytes, count: int) -> int:
     A kernel with a sanitizer has unused bytes after the table; each entry begins with the address
     of a function.
     """
-    if count and len(table) % count == 0 and SMALLEST <= len(table) // count <= LARGEST:
-        return len(table) // count
-    for size in range(SMALLEST, min(LARGEST, len(table) // max(count, 1)) + 1, 8):
+    most = len(table) // max(count, 1)
+    divided = most if count and len(table) % count == 0 and SMALLEST <= most <= LARGEST else 0
+    for size in (divided, *range(SMALLEST, min(LARGEST, most) + 1, 8)):
         calls = (int.from_bytes(table[size * n : size * n + 8], "little") for n in range(count))
-        if all((function := image.symbols.function_at(call)) is not None
-               and function.address == call for call in calls):
+        if size and all((function := image.symbols.function_at(call)) is not None
+                        and function.address == call for call in calls):
             return size
-    return 0
+    return divided  # a stripped kernel does not name all functions
