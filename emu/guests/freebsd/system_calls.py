@@ -82,7 +82,8 @@ def _entry_size(image: Image, table: bytes, count: int) -> int:
     """
     most = len(table) // max(count, 1)
     divided = most if count and len(table) % count == 0 and SMALLEST <= most <= LARGEST else 0
-    for size in (divided, *range(SMALLEST, min(LARGEST, most) + 1, 8)):
+    sizes: list[int] = [divided, *range(SMALLEST, min(LARGEST, most) + 1, 8)]
+    for size in sizes:
         calls = (int.from_bytes(table[size * n : size * n + 8], "little") for n in range(count))
         if size and all((function := image.symbols.function_at(call)) is not None
                         and function.address == call for call in calls):
