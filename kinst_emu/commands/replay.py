@@ -4,6 +4,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 from dtrace.calls.places import Places
 from dtrace.calls.positions import FORMS, go, reached_at
@@ -11,6 +12,8 @@ from dtrace.debug.debug_data import Sources
 from dtrace.flow.code import KernelCode
 from dtrace.flow.origin import How, Link, Origin
 from dtrace.flow.user_code import in_program
+from dtrace.stacks.locals import Locals
+from dtrace.stacks.shown_locals import lines, variables_of
 from dtrace.stacks.stack import Stacks
 from dtrace.stacks.threads import Threads
 from dtrace.stacks.user_programs import UserPrograms
@@ -40,6 +43,7 @@ EXAMPLES = (
     "kinst replay call.rec --trace-insns malloc:fbt::malloc:return --registers",
     "kinst replay panic.rec --origin a0@fault",
     "kinst replay boot.rec --to 50% --reverse-to malloc",
+    "kinst replay call.rec --to malloc:22 --locals",
     "kinst replay call.rec --gdb 1234",
     "kinst replay boot.rec --trace-insns : --as flame -o boot.svg",
 )
@@ -65,6 +69,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="show BYTES bytes of memory at an address, at a symbol, or at the "
                         f"address in a register; may be repeated (default: {SHOWN} bytes at the "
                         "stack pointer)")
+    parser.add_argument("--locals", nargs="?", const="1", metavar="FRAMES",
+                        help="show the parameters and local variables of the innermost FRAMES "
+                        "frames (default: do not show them; default FRAMES: 1)")
     parser.add_argument("--who-wrote", metavar="WHERE[:BYTES]",
                         help="show the last stores to an address, a symbol or a C expression, e.g. "
                         "a->b, a[3] or *(struct thread *)rdi, and the instructions that made the "
@@ -149,6 +156,9 @@ def run(arguments: argparse.Namespace) -> int:
     result: dict[str, object] = {"position": _position(player.position)}
     if arguments.to is not None or places:
         result |= _state(player, places, arguments.process)
+    if arguments.locals is not None:
+        result["locals"] = list(variables_of(Locals(machine), machine.read_register,
+                                     parse_count(arguments.locals, "--locals")))
     wrong = ""
     if arguments.to is None:
         wrong = player.difference()
@@ -171,7 +181,7 @@ MODES = {
     "origin": ("to", "process", "json"),
     "trace_insns": ("format", "output", "mark", "registers", "stores"), "gdb": ("begin", "to"),
 }
-PLAIN = ("begin", "to", "memory", "process", "reverse_to", "json")
+PLAIN = ("begin", "to", "locals", "memory", "process", "reverse_to", "json")
 SPELLED = {"begin": "from", "format": "as"}
 
 
@@ -439,6 +449,8 @@ def _show(player: Player, result: dict[str, object], whole: bool) -> None:
             print(f"{place['where']}:")
             print("  not mapped" if place["content"] is None
                   else hexdump(place["address"], bytes.fromhex(place["content"])))
+    for line in lines(iter(cast("list[dict[str, object]]", result.get("locals", [])))):
+        print(line)
     if not whole:
         return
     if recording.problem:
