@@ -246,7 +246,7 @@ class Conditions:
             start, value = waiting.pop()
             block = flow.blocks.get(start)
             if block is None:  # the function ends
-                if goal == EXIT and value != wanted:
+                if goal != EXIT or value != wanted:
                     return False
                 continue
             for address in block.addresses:
