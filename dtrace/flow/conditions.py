@@ -240,6 +240,8 @@ class Conditions:
         if condition.taken is None or end.target is None or not flow.contains(end.target):
             return False
         wanted = self._code.instruction(made)
+        # The same instruction makes the same value again only if the value is a constant.
+        again = self._operands(wanted, made).loads_constant
         waiting = [(end.after if condition.taken else end.target, wanted if kept else b"")]
         seen = set(waiting)
         while waiting:
@@ -258,7 +260,7 @@ class Conditions:
                 if register in self._effects(code).writes or (
                         register in self._clobbered and ending(
                             self._trap, code, address).transfer is Transfer.CALL):
-                    value = code
+                    value = code if again else b"other"
             else:
                 new = {(to, value) for to in block.following} - seen
                 seen |= new

@@ -11,6 +11,7 @@ from kinst.code.operands import Operand, Operands
 
 MASK = (1 << 64) - 1
 FLAGS = x86.X86_REG_EFLAGS
+LOADS, CLEARS = ("mov", "movabs"), "xor"  # mnemonics that load a constant
 
 
 @functools.lru_cache(1 << 14)
@@ -21,7 +22,10 @@ def operands(code: bytes, address: int) -> Operands:
         jumps = insn.group(CS_GRP_JUMP) or insn.group(CS_GRP_CALL)
         found = tuple(one for op in insn.operands if (one := _operand(insn, op)) is not None
                       and not (jumps and one.constant is not None))
-        return Operands(found, FLAGS in written, FLAGS in read)
+        constant = len(found) == 2 and bool(found[0].register) and (
+            found[1].constant is not None if insn.mnemonic in LOADS
+            else insn.mnemonic == CLEARS and found[0] == found[1])
+        return Operands(found, FLAGS in written, FLAGS in read, constant)
     return Operands()
 
 

@@ -12,6 +12,7 @@ TESTS = frozenset("cbz cbnz tbz tbnz".split())
 # Mnemonics, or their beginnings, of instructions whose effect depends on the condition flags
 CONDITIONAL = ("b.", "csel", "cset", "csin", "cinc", "cinv", "cneg", "csneg", "ccm", "adc", "sbc",
                "ngc")
+LOADS = ("mov", "movz", "movn")  # mnemonics that load a constant
 WIDTHS = {"b": 1, "h": 2}
 
 
@@ -24,8 +25,10 @@ def operands(code: bytes, address: int) -> Operands:
             rows.pop()  # the target
         elif insn.group(CS_GRP_JUMP) or insn.group(CS_GRP_CALL):
             rows = [one for one in rows if one is None or one.constant is None]
-        return Operands(tuple(one for one in rows if one is not None),
-                        bool(insn.update_flags), insn.mnemonic.startswith(CONDITIONAL))
+        found = tuple(one for one in rows if one is not None)
+        constant = insn.mnemonic in LOADS and len(found) == 2 and found[1].constant is not None
+        return Operands(found, bool(insn.update_flags), insn.mnemonic.startswith(CONDITIONAL),
+                        constant)
     return Operands()
 
 

@@ -40,11 +40,13 @@ class Operands:
     :param operands: in the order of the assembly language; code addresses are left out.
     :param sets_flags: whether the instruction changes the condition flags.
     :param reads_flags: whether its effect depends on the condition flags.
+    :param loads_constant: whether it does nothing but load a constant into a register.
     """
 
     operands: tuple[Operand, ...] = ()
     sets_flags: bool = False
     reads_flags: bool = False
+    loads_constant: bool = False
 
 
 # Architecture name -> function that decodes (code, address) of one instruction

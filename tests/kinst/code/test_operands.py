@@ -66,6 +66,23 @@ def test_operands_of_riscv64(code, wanted):
     assert list(OPERANDS["riscv64"](bytes.fromhex(code), AT).operands) == wanted
 
 
+@pytest.mark.parametrize("arch, text, wanted", [
+    ("amd64", "mov eax, 0x11", True), ("amd64", "xor eax, eax", True),
+    ("amd64", "xor eax, ecx", False), ("amd64", "add eax, 1", False),
+    ("amd64", "mov eax, ecx", False), ("amd64", "mov dword ptr [rax], 1", False),
+    ("arm64", "mov w0, #17", True), ("arm64", "mov w0, wzr", True), ("arm64", "mov w0, w1", False),
+    ("arm64", "add w0, w0, #1", False), ("arm64", "movk w0, #1, lsl #16", False)])
+def test_an_instruction_that_loads_a_constant_is_recognized(arch, text, wanted):
+    assert OPERANDS[arch](assembled(arch, text), AT).loads_constant is wanted
+
+
+@pytest.mark.parametrize("code, wanted", [
+    ("13051001", True), ("4545", True), ("13051500", False), ("2e85", False)])
+def test_an_instruction_that_loads_a_constant_is_recognized_on_riscv64(code, wanted):
+    """The instructions are li a0, 17; c.li a0, 17; addi a0, a0, 1; c.mv a0, a1."""
+    assert OPERANDS["riscv64"](bytes.fromhex(code), AT).loads_constant is wanted
+
+
 @pytest.mark.parametrize("arch", ["amd64", "arm64", "riscv64"])
 def test_invalid_code_has_no_operands(arch):
     assert OPERANDS[arch](b"", AT).operands == ()
