@@ -48,7 +48,11 @@ class CallSites:
             if site is None:
                 raise Unkept("the caller does not describe the call")
             for parameter in self._entries.children(site, *PARAMETERS):
-                place = self._locations.expression(parameter, "DW_AT_location", caller, back - 1)
+                try:
+                    place = self._locations.expression(
+                        parameter, "DW_AT_location", caller, back - 1)
+                except Unkept:
+                    continue  # another parameter
                 if place == Location(Register(register), False):
                     return self._term(parameter, VALUES, caller, back), self._target(
                         site, caller, back)

@@ -4,6 +4,7 @@ The branches are those of the activation of its function (from the call to the r
 instruction depends on (``control.py``), with the values that they compared.
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ from kinst.relocation.trap import TRAPS
 MASK = (1 << 64) - 1
 MAX_BACK = 2_000_000  # maximum number of instructions between a branch and what depends on it
 MAX_STEPS = 16  # maximum number of copies and loads through which a register is named
+# How a function ends, if the next instruction is not one of its own
+LEAVES = (Transfer.RETURN, Transfer.JUMP, Transfer.INDIRECT, Transfer.BRANCH)
 MAX_STATES = 20_000  # maximum number of states in a search of a function's ways
 MAX_MEMBERS = 8  # maximum number of structures around a named member
 
@@ -96,6 +99,7 @@ class Conditions:
         self._stacks = Stacks(machine)
         self._operands, self._effects = OPERANDS[self._arch.name], EFFECTS[self._arch.name]
         self._flows: dict[int, ControlFlow] = {}
+        self._known: dict[tuple[int, bool, int, str, int, bool], bool] = {}
         symbols = machine.image.symbols
         self._clobbered = {self._arch.result}  # registers that every call may change
         panic = symbols.find(machine.guest.boot.panic)
@@ -226,23 +230,31 @@ class Conditions:
             if condition is None:
                 return
             count = condition.count
-            if not self._same(flow, condition, made.pc, made.place, goal):
+            if condition.taken is None or not self._same(
+                    flow, condition.pc, condition.taken, made.pc, made.place, goal):
                 yield condition
 
-    def _same(self, flow: ControlFlow, condition: Condition, made: int, register: str,
+    def _same(self, flow: ControlFlow, branch: int, taken: bool, made: int, register: str,
               goal: int, kept: bool = False) -> bool:
         """Return whether the way that a branch did not take surely makes the same value.
 
         :param goal: the instruction that uses the value, or EXIT.
         :param kept: whether the value had been made already before the branch.
         """
-        end = ending(self._trap, self._code.instruction(condition.pc), condition.pc)
-        if condition.taken is None or end.target is None or not flow.contains(end.target):
+        key = branch, taken, made, register, goal, kept
+        if key not in self._known:
+            self._known[key] = self._leads_to_same(flow, *key)
+        return self._known[key]
+
+    def _leads_to_same(self, flow: ControlFlow, branch: int, taken: bool, made: int,
+                       register: str, goal: int, kept: bool) -> bool:
+        end = ending(self._trap, self._code.instruction(branch), branch)
+        if end.target is None or not flow.contains(end.target):
             return False
         wanted = self._code.instruction(made)
         # The same instruction makes the same value again only if the value is a constant.
         again = self._operands(wanted, made).loads_constant
-        waiting = [(end.after if condition.taken else end.target, wanted if kept else b"")]
+        waiting = [(end.after if taken else end.target, wanted if kept else b"")]
         seen = set(waiting)
         while waiting:
             start, value = waiting.pop()
@@ -269,10 +281,11 @@ class Conditions:
                     return False
         return True
 
-    def kept(self, links: list[Link]) -> Condition | None:
+    def kept(self, links: list[Link], asked: int) -> Condition | None:
         """Return the last branch that kept a value from being replaced after it was made, or None.
 
         :param links: the search for the value's origin; its last link made the value.
+        :param asked: instruction count at which the value was asked for.
         """
         made = links[-1]
         flow = None if made.pc is None else self._flow(made.pc)
@@ -281,46 +294,50 @@ class Conditions:
         used = links[-2] if len(links) > 1 else None
         inside = used is not None and used.pc is not None and flow.contains(used.pc)
         goal = used.pc if inside and used is not None and used.pc is not None else EXIT
-        rows = list(self._onward(made.count, used.count if inside and used is not None else None))
+        rows = list(self._onward(
+            made.count, used.count if inside and used is not None else asked))
         for number in range(len(rows) - 1, 0, -1):
-            if rows[number].pc not in flow.branches:
+            branch = rows[number]
+            if branch.pc not in flow.branches:
                 continue
-            condition = self._condition(rows[number::-1])
-            if not self._same(flow, condition, made.pc, made.place, goal, kept=True):
-                return condition
+            code = self._code.instruction(branch.pc)
+            taken = branch.following == ending(self._trap, code, branch.pc).target
+            if not self._same(flow, branch.pc, taken, made.pc, made.place, goal, kept=True):
+                before = rows[max(0, number - MAX_STEPS) : number + 1][::-1]
+                if len(before) <= MAX_STEPS:  # the comparison may be before the value was made
+                    before += itertools.islice(self.activation(made.count), 1, MAX_STEPS)
+                return self._condition(before)
         return None
 
-    def _onward(self, count: int, end: int | None) -> Iterator[_Executed]:
+    def _onward(self, count: int, end: int) -> Iterator[_Executed]:
         """Yield the instructions of an activation from instruction ``count`` on.
 
-        :param end: instruction count at which to stop; None: when the function ends.
+        :param end: instruction count at which to stop, unless the function ends before.
         """
         window = self._windows.before(count + 1)
         index = count - window.begin
         function = self._machine.image.symbols.function_at(window.pcs[index])
         frame = self._frame(window, index)
-        last = min(count + MAX_BACK, self._windows.player.recording.last.instructions,
-                   count + MAX_BACK if end is None else end + 1)
+        last = min(count + MAX_BACK, self._windows.player.recording.last.instructions, end + 1)
         if function is None or frame is None:
             return
         before: _Executed | None = None
-        at = count
-        while at < last:
+        for at in range(count, last):
             if at >= window.end:
                 window = self._windows.before(min(at + WINDOW, last))
             index = at - window.begin
             pc = window.pcs[index]
-            if (0 <= pc - function.address < function.size
-                    and self._frame(window, index) == frame):
+            if 0 <= pc - function.address < function.size:
+                if self._frame(window, index) != frame:
+                    continue
+                if at > count and pc == function.address:
+                    return  # another activation
                 if before is not None:
                     yield _Executed(before.count, before.pc, pc)
                 before = _Executed(at, pc, 0)
-                if ending(self._trap, self._code.instruction(pc),
-                          pc).transfer is Transfer.RETURN:
-                    break
-            at += 1
-        if before is not None and before.count != end:
-            yield before
+            elif before is not None and at == before.count + 1 and ending(
+                    self._trap, self._code.instruction(before.pc), before.pc).transfer in LEAVES:
+                return
 
     def _condition(self, rows: list[_Executed]) -> Condition:
         """Return the condition of the first row, a branch; the rows after it were before it."""
@@ -349,7 +366,8 @@ class Conditions:
         if operand.constant is not None:
             return Compared(f"{operand.constant:#x}", "", operand.constant, operand.size, True)
         if operand.register:
-            value = window.register(index, operand.register) & (1 << 8 * operand.size) - 1
+            value = window.register(index, operand.register) >> operand.shift & (
+                1 << 8 * operand.size) - 1
             return Compared(operand.register, self._name(window, index, operand.register), value,
                             operand.size)
         return Compared(_memory_text(operand), self._memory_name(window, index, operand),
@@ -508,15 +526,15 @@ def _memory_text(operand: Operand) -> str:
 
 def _member(kind: Type, offset: int) -> str:
     """Return the path of the member of a structure at an offset in bytes, or an empty string."""
-    path = list[str]()
+    path = ""
     for _ in range(MAX_MEMBERS):
         found = _inside(kind, offset)
         if found is None:
-            return ".".join(path)
+            return path
         name, kind, offset = found
         if name:
-            path.append(name)
-    return ".".join(path)
+            path += name if name[0] == "[" or not path else f".{name}"
+    return path
 
 
 def _member_type(kind: Type, offset: int) -> Type:
@@ -529,23 +547,26 @@ def _member_type(kind: Type, offset: int) -> Type:
 
 
 def _inside(kind: Type, offset: int) -> tuple[str, Type, int] | None:
-    """Return the name and type of the part of a type at an offset, and the offset within it."""
+    """Return the name and type of the part of a type at an offset, and the offset within it.
+
+    Members of unions and bit-fields are not told apart.
+    """
     kind = strip(kind)
     if isinstance(kind, Array):
         size = size_of(kind.element)
-        return (f"[{offset // size}]", kind.element, offset % size) if size else None
-    if not isinstance(kind, Structure):
+        if not size or not 0 <= offset < size * (kind.count or 0):
+            return None
+        return f"[{offset // size}]", kind.element, offset % size
+    if not isinstance(kind, Structure) or kind.kind == "union":
         return None
     for member in kind.members:
-        if member.width is None:
-            begin = member.offset // 8
-            try:
-                size = size_of(member.type)
-            except KinstError:
-                continue
-            if begin <= offset < begin + size:
-                return member.name, member.type, offset - begin
-        elif member.offset // 8 == offset:
-            return member.name, member.type, 0
+        if member.width is not None:
+            continue
+        begin = member.offset // 8
+        try:
+            size = size_of(member.type)
+        except KinstError:
+            continue
+        if begin <= offset < begin + size:
+            return member.name, member.type, offset - begin
     return None
-

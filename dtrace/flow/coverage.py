@@ -101,6 +101,8 @@ class Coverage:
                 self.taken[last] += times
         self._pieces.clear()
         self._after.clear()
+        self._interrupted.clear()
+        self._before, self._thread, self._excepted = None, 0, False
 
 
 @dataclass

@@ -81,6 +81,9 @@ class Locals:
         def read(number: int) -> int:
             if not 0 <= number < len(names) or names[number] not in frame.registers:
                 raise DebugDataError(f"DWARF register {number} is not a general register")
+            if names[number] in frame.unknown:
+                raise DebugDataError("optimized out (a function that was called may have "
+                                     f"overwritten {names[number]})")
             return frame.registers[names[number]]
 
         return read

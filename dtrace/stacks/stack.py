@@ -19,6 +19,7 @@ from emu.elf.symbols import Symbol
 from emu.host.errors import MemoryAccessError
 from emu.machine.machine import Machine
 from kinst.code.cold_parts import is_cold
+from kinst.code.convention import CONVENTIONS
 from kinst.code.frame import FrameFollower
 from kinst.relocation.trap import TRAPS, trap_of
 
@@ -39,13 +40,15 @@ class StackFrame:
 
     :param pc: the current address, or the address to which the callee returns.
     :param is_return: whether it is a return address.
-    :param registers: general registers by name; those that callees may overwrite hold the values of
-        an inner frame, if the frame has called a function.
+    :param registers: general registers by name.
+    :param unknown: those of them that hold values of an inner frame, because a callee may have
+        overwritten them.
     """
 
     pc: int
     is_return: bool
     registers: dict[str, int]
+    unknown: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,8 @@ class Stacks:
         arch, image, guest = self._machine.arch, self._machine.image, self._machine.guest
         names = [*arch.dwarf_registers, arch.pc]
         registers: dict[str, int] = {name: read(name) for name in names if name}
-        is_return = returned
+        is_return, unknown = returned, frozenset[str]()
+        overwritten = registers.keys() - CONVENTIONS[arch.name].preserved - {arch.pc}
         for _ in range(limit):
             pc = registers[arch.pc]
             if is_return and pc == guest.entry_address(image):
@@ -136,10 +140,10 @@ class Stacks:
                 back = self._left(registers) if not is_return else None
                 if back is None:
                     return
-                yield StackFrame(pc, False, registers)
-                registers, is_return = back, True
+                yield StackFrame(pc, False, registers, unknown)
+                registers, is_return, unknown = back, True, frozenset(overwritten)
                 continue
-            yield StackFrame(pc, is_return, registers)
+            yield StackFrame(pc, is_return, registers, unknown)
             step = self.step(pc, is_return)
             try:
                 caller = None if step is None else self._caller(step, registers)
@@ -148,6 +152,8 @@ class Stacks:
             if step is None or caller is None:
                 return
             registers, is_return = caller, not step.trap
+            restored = {name for name, _offset, _size in step.saved}
+            unknown = (unknown if step.trap else unknown | overwritten) - restored
 
     def _left(self, registers: dict[str, int]) -> dict[str, int] | None:
         """Return the caller's registers after the kernel called an address without code.

@@ -572,6 +572,10 @@ class GuestPrograms:
         with their size in bytes and with the strings, one after the other; empty: the kernel does
         not keep them.
     :param errors: names of the error numbers that system calls return.
+    :param executes: names of the system calls that begin a program.
+    :param writes: names of the system calls that write memory to a descriptor (descriptor, address,
+        size), and of those that write several pieces (descriptor, array of address and size as
+        words, number of pieces).
     """
 
     last_process: str = ""
@@ -583,6 +587,8 @@ class GuestPrograms:
     start: ProgramStart | None = None
     arguments: tuple[tuple[str, str], ...] = ()
     errors: Mapping[int, str] = field(default_factory=dict)
+    executes: tuple[str, ...] = ()
+    writes: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True)

@@ -124,8 +124,9 @@ cdef enum:
     MAX_TRANSLATED = 1024  # maximum number of recorded pages with recently translated code
     CODE_KNOWN = 1  # page state: code on the page was translated
     CODE_NEW = 2  # page state: code on the page was translated since the last query
-    MAX_GUARDS = 32  # maximum number of ranges of RAM that are guarded because of their code
-    GUARDED = 1 << 18  # size in bytes of the blocks of RAM that are guarded
+    MAX_GUARDS = 64  # maximum number of ranges of RAM that are guarded because of their code
+    GUARDED = 1 << 16  # size in bytes of the blocks by which a large guard grows
+    HOOK_WORDS = 8  # number of words at the beginning of a hook that contain its range
     FAST_BLOCKS = 32768  # number of entries in the fast path's table of blocks
     CODE_PAGES = 256  # number of cached address translations of code pages at low addresses
     PREFIXES = 4096  # number of cached instruction counts of block prefixes
@@ -171,6 +172,7 @@ cdef struct Guard:
     uint64_t begin
     uint64_t last
     size_t hook
+    uint64_t *range  # the range in the hook, or NULL: there is no hook yet
 
 
 cdef struct Region:
@@ -402,6 +404,7 @@ cdef struct Clock:
     # Ranges of RAM in which all stores of the guest are looked at (``_guards.pxi``).
     Guard guards[MAX_GUARDS]
     int guard_count
+    bint guards_high  # whether any code at a high address is guarded
     # Callback of the breakpoints' owner, and the architecture's breakpoint exception.
     trap_fn trap
     void *trap_data

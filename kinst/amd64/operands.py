@@ -11,6 +11,7 @@ from kinst.code.operands import Operand, Operands
 
 MASK = (1 << 64) - 1
 FLAGS = x86.X86_REG_EFLAGS
+SECOND_BYTES = ("ah", "bh", "ch", "dh")
 LOADS, CLEARS = ("mov", "movabs"), "xor"  # mnemonics that load a constant
 
 
@@ -31,8 +32,10 @@ def operands(code: bytes, address: int) -> Operands:
 
 def _operand(insn: capstone.CsInsn, op: capstone.x86.X86Op) -> Operand | None:
     if op.type == CS_OP_REG:
-        name = parent(insn.reg_name(op.reg) or "")
-        return None if name is None else Operand(op.size, name)
+        text = insn.reg_name(op.reg) or ""
+        name = parent(text)
+        return None if name is None else Operand(
+            op.size, name, shift=8 if text in SECOND_BYTES else 0)
     if op.type == CS_OP_IMM:
         return Operand(op.size, constant=op.imm & (1 << 8 * op.size) - 1)
     if op.type != CS_OP_MEM:

@@ -4,4 +4,5 @@ from kinst.code.convention import Convention
 
 CONVENTION = Convention(
     registers=tuple(f"x{n}" for n in range(8)), stacked_at=0, by_reference=True, splits=False,
-    even=True, refills=False, packed_in_memory=False, result_first=False)
+    even=True, refills=False, packed_in_memory=False, result_first=False,
+    preserved=frozenset((*(f"x{n}" for n in range(18, 30)), "sp")))

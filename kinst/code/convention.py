@@ -44,6 +44,7 @@ class Convention:
         however small it is.
     :param result_first: whether the address of a result in memory is passed as an additional first
         argument; otherwise a separate register holds it.
+    :param preserved: registers with the same value after a call as before it.
     """
 
     registers: tuple[str, ...]
@@ -54,6 +55,7 @@ class Convention:
     refills: bool
     packed_in_memory: bool
     result_first: bool
+    preserved: frozenset[str]
 
 
 CONVENTIONS: Parts[Convention] = Parts("kinst.{}.convention", "CONVENTION")

@@ -17,6 +17,7 @@ class Operand:
         constant.
     :param index: register that is added to the address after multiplication by ``scale``.
     :param offset: number that is added to the address.
+    :param shift: number of the register's lowest bit that belongs to the operand.
     """
 
     size: int
@@ -26,6 +27,7 @@ class Operand:
     index: str = ""
     scale: int = 1
     offset: int = 0
+    shift: int = 0
 
     @property
     def memory(self) -> bool:

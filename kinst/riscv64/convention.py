@@ -4,4 +4,5 @@ from kinst.code.convention import Convention
 
 CONVENTION = Convention(
     registers=tuple(f"a{n}" for n in range(8)), stacked_at=0, by_reference=True, splits=True,
-    even=False, refills=False, packed_in_memory=False, result_first=True)
+    even=False, refills=False, packed_in_memory=False, result_first=True,
+    preserved=frozenset(("sp", "gp", "tp", *(f"s{n}" for n in range(12)))))

@@ -1,6 +1,7 @@
 """Recording of a workload: a boot, calls, a command of the guest's shell, or a program."""
 
 import argparse
+import os
 import shlex
 from pathlib import Path
 
@@ -128,3 +129,21 @@ def record(arguments: argparse.Namespace, workload: str, path: Path, quiet: bool
         print("".join(f"{line}\n" for line in failure(machine)), end="")
         raise
     return None if ran is None else ran.status
+
+
+def is_recording(what: str) -> bool:
+    """Return whether a word is the file of a recording, and not a workload."""
+    return (not what.startswith("$") and not what.endswith((".c", ".py"))
+            and os.path.isfile(what))
+
+
+def record_to_end(arguments: argparse.Namespace, workload: str, path: Path) -> None:
+    """Record a workload for a command that looks at the recording; a panic may end it.
+
+    :raises CallError: if there is no recording.
+    """
+    try:
+        record(arguments, workload, path, quiet=arguments.json, said=False)
+    except CallError:
+        if not path.is_file():
+            raise

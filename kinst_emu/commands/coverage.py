@@ -17,7 +17,7 @@ from emu.host.progress import PROGRESS
 from images.boots import LIMIT
 from images.recordings import played
 from kinst_emu.cli.counted import count, counter
-from kinst_emu.cli.recorded_workload import record, workload_options
+from kinst_emu.cli.recorded_workload import is_recording, record_to_end, workload_options
 from kinst_emu.cli.sources import sources_option
 from kinst_emu.report.lcov import executed_lines, lcov, new_lines
 from kinst_emu.terminal.terminal import check_writable, parse_count
@@ -80,12 +80,12 @@ def _counted(arguments: argparse.Namespace) -> tuple[Coverage, KernelCode]:
     with tempfile.TemporaryDirectory(prefix="kinst-coverage-") as directory:
         for number, workload in enumerate(arguments.workloads):
             path = Path(workload)
-            if not path.is_file() or workload.endswith((".c", ".py")):
+            if not is_recording(workload):
                 if arguments.kernel is None:
                     raise KinstError(f"{workload}: is not a recording; to run it, give a kernel "
                                      "with -k")
                 path = Path(directory) / f"{number}.rec"
-                record(arguments, workload, path, quiet=arguments.json, said=False)
+                record_to_end(arguments, workload, path)
             player = played(path, arguments.kernel, limit, arguments.module)
             if code is None or coverage is None:
                 _check(player.machine.image)

@@ -16,7 +16,7 @@ from emu.replay.player import Player
 from emu.replay.writes import physical_of
 from images.boots import LIMIT
 from images.recordings import from_start, played
-from kinst_emu.cli.recorded_workload import record, workload_options
+from kinst_emu.cli.recorded_workload import is_recording, record_to_end, workload_options
 from kinst_emu.cli.sources import sources_option
 from kinst_emu.terminal.terminal import parse_count
 from kinst_emu.why.explainer import Answer, Explainer
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Record the workload if necessary, print the answer, and return the exit status."""
     text = SourceText(arguments.sources) if arguments.sources else None
     limit = LIMIT if arguments.limit is None else parse_count(arguments.limit, "--limit")
-    if Path(arguments.what).is_file() and not arguments.what.endswith((".c", ".py")):
+    if is_recording(arguments.what):
         if arguments.output is not None:
             raise KinstError(f"-o {arguments.output}: {arguments.what} is a recording already")
         return _answered(played(Path(arguments.what), arguments.kernel, limit, arguments.module),
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise KinstError(f"{arguments.what}: is not a recording; to run it, give a kernel with -k")
     with tempfile.TemporaryDirectory(prefix="kinst-why-") as directory:
         path = arguments.output or Path(directory) / "why.rec"
-        record(arguments, arguments.what, path, quiet=arguments.json, said=False)
+        record_to_end(arguments, arguments.what, path)
         return _answered(played(path, arguments.kernel, limit, arguments.module), arguments, text)
 
 
@@ -131,7 +131,8 @@ def _of_call(explainer: Explainer, wanted: str | None) -> tuple[Answer, list[Fai
                          "--line")
     call, arch = chosen.call, player.machine.arch
     question = f"{call.text} of {chosen.process} failed with {chosen.name} ({call.error})"
-    return explainer.value(question, explainer.origin.of(arch.result, call.count)), failures
+    return explainer.value(question, explainer.origin.of(arch.result, call.count),
+                           call.count), failures
 
 
 def _chosen(failures: Sequence[Failure], wanted: str) -> Failure:
@@ -190,7 +191,7 @@ def _of_value(explainer: Explainer, text: str) -> Answer:
             physical = physical_of(player, place.address)
             value = int.from_bytes(player.machine.read_physical(physical, size), "little")
             links = origin.of_memory(physical, size, count)
-    return explainer.value(f"{where} is {number(value)} at instruction {count}", links)
+    return explainer.value(f"{where} is {number(value)} at instruction {count}", links, count)
 
 
 def _of_panic(explainer: Explainer) -> Answer:
@@ -210,7 +211,7 @@ def _of_panic(explainer: Explainer) -> Answer:
     place, (register, value) = explainer.at(count), registers[0]
     return explainer.value(
         f"{message}: {place.instruction} at {place.line or place.where} [{count}]: {register} is "
-        f"{number(value)}", explainer.origin.of(register, count))
+        f"{number(value)}", explainer.origin.of(register, count), count)
 
 
 def _message(player: Player) -> str:

@@ -1,5 +1,6 @@
 """Coverage files that genhtml, editors and CI services read (geninfo(1), "TRACEFILE FORMAT")."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -7,6 +8,8 @@ from dtrace.flow.coverage import FileLines
 from emu.host.errors import KinstError
 from emu.host.input_file import taken
 
+MAX_PARTS = 2  # maximum number of trailing components of two paths that are compared
+NUMBER = re.compile(r"[0-9]{1,18}")
 MAX_FILE = 1 << 28  # maximum size in bytes of a coverage file that is read
 
 
@@ -57,7 +60,7 @@ def executed_lines(path: Path) -> set[tuple[str, int]]:
             file = rest
         elif kind == "DA":
             words = rest.split(",")
-            if len(words) < 2 or not file or not all(word.isdecimal() for word in words[:2]):
+            if len(words) < 2 or not file or not all(NUMBER.fullmatch(word) for word in words[:2]):
                 raise KinstError(f"{path}:{number}: not a coverage file: '{row[:60]}'")
             if int(words[1]):
                 found.add((file, int(words[0])))
@@ -69,6 +72,17 @@ def executed_lines(path: Path) -> set[tuple[str, int]]:
 def new_lines(files: Mapping[str, FileLines], place: Callable[[str], str],
               before: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
     """Return (file, line) of executed lines that were not executed before, sorted."""
-    known = set(before)
-    return sorted(one for name, found in files.items() for line, count in found.lines.items()
-                  if count and (one := (place(name), line)) not in known)
+    known: dict[tuple[str, int], set[str]] = {}
+    for file, line in before:
+        known.setdefault((Path(file).name, line), set()).add(file)
+    return sorted(
+        (place(name), line) for name, found in files.items()
+        for line, count in found.lines.items() if count and not any(
+            _same(file, place(name)) for file in known.get((Path(name).name, line), ())))
+
+
+def _same(one: str, other: str) -> bool:
+    """Return whether two paths may be those of one file in two source trees."""
+    parts, others = Path(one).parts, Path(other).parts
+    common = min(len(parts), len(others), MAX_PARTS)
+    return parts[-common:] == others[-common:]

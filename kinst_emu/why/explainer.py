@@ -12,7 +12,6 @@ from dtrace.flow.conditions import Compared, Condition, Conditions
 from dtrace.flow.origin import How, Link, Origin
 from dtrace.stacks.locals import Locals
 from dwarf.debug_file import debug_file
-from emu.host.errors import KinstError
 from emu.host.progress import PROGRESS
 from emu.replay.player import Player
 
@@ -133,9 +132,10 @@ class Explainer:
         window = self.origin.windows.before(count + 1)
         return self.place(count, window.pcs[count - window.begin])
 
-    def value(self, question: str, links: Iterator[Link], depth: int = 0) -> Answer:
+    def value(self, question: str, links: Iterator[Link], asked: int, depth: int = 0) -> Answer:
         """Return where a value was made, given the search for its origin.
 
+        :param asked: instruction count at which the value was asked for.
         :param depth: number of answers of which this one is a part.
         """
         with PROGRESS.working("looking for the origin of the value"):
@@ -144,7 +144,7 @@ class Explainer:
         if last.pc is None or last.code:
             return Answer(question, _end(last), None, (), self._through(found))
         with PROGRESS.working("looking for the branches that led there"):
-            reasons = self._reasons(found)
+            reasons = self._reasons(found, asked)
             made = self.place(last.count, last.pc)
         return Answer(question, _end(last), made, reasons, self._through(found[:-1]),
                       self._earlier(last, reasons, depth))
@@ -168,7 +168,7 @@ class Explainer:
                     return self.value(
                         f"{one.name or one.text} was {value:#x} already at "
                         f"{place.line or place.where} [{place.count}]",
-                        self.origin.of(one.text, place.count), depth + 1)
+                        self.origin.of(one.text, place.count), place.count, depth + 1)
         return None
 
     def executed(self, question: str, count: int) -> Answer:
@@ -190,10 +190,10 @@ class Explainer:
                     calls.append(self.at(at))
         return Answer(question, "", self.at(count), tuple(reasons), tuple(calls))
 
-    def _reasons(self, links: list[Link]) -> tuple[Reason, ...]:
+    def _reasons(self, links: list[Link], asked: int) -> tuple[Reason, ...]:
         made = links[-1]
         found = dict[int, Condition]()
-        kept = self.conditions.kept(links)
+        kept = self.conditions.kept(links, asked)
         if kept is not None:
             found[kept.count] = kept
         for condition in self.conditions.decided(links):
@@ -248,15 +248,3 @@ def without_saves(links: list[Link]) -> list[Link]:
 
 def _end(link: Link) -> str:
     return link.how.value if link.how in ENDS else How.UNKNOWN.value
-
-
-def check_recorded(player: Player, count: int) -> None:
-    """Check that a recording contains an instruction.
-
-    :raises KinstError: if it does not.
-    """
-    recording = player.recording
-    if not recording.start.position.instructions <= count < recording.last.instructions:
-        raise KinstError(f"{recording.path}: instruction {count} is not in the recording, which "
-                         f"has instructions {recording.start.position.instructions} to "
-                         f"{recording.last.instructions}")

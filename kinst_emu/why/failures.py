@@ -2,6 +2,7 @@
 
 import errno
 import os
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -11,9 +12,9 @@ from emu.host.errors import MemoryAccessError
 from emu.host.progress import PROGRESS
 from emu.replay.player import Player
 
-WRITE, STANDARD_ERROR = "write", 2
-EXECUTES = ("execve", "fexecve")
-MAX_MESSAGE = 1 << 16  # maximum number of bytes kept of what a process wrote to standard error
+STANDARD_ERROR = 2
+MAX_MESSAGE = 1 << 16  # maximum number of bytes kept of one message on standard error
+MAX_PIECES = 64  # maximum number of pieces of a message
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Failures:
 
     def __init__(self, player: Player) -> None:
         self._player, self._threads = player, Threads(player.machine)
-        self._names = player.machine.guest.programs.errors
+        self._programs = player.machine.guest.programs
         self._first = self._pids()
 
     def _pids(self) -> set[int]:
@@ -52,30 +53,42 @@ class Failures:
         rows: list[tuple[MadeCall, int, str]] = []
         written: dict[int, list[tuple[int, bytes]]] = {}
         begun: dict[int, int] = {}  # process -> instruction count when it began its program
-        machine = self._player.machine
+        programs = self._programs
         with PROGRESS.working("looking for failed system calls"):
             for call in MadeCalls(self._player).all():
-                if not call.error and call.name not in (WRITE, *EXECUTES):
+                if not call.error and call.name not in (*programs.writes, *programs.executes):
                     continue
                 thread = next((one for one in self._threads.all()
                                if one.address == call.thread), None)
                 pid = 0 if thread is None else thread.pid
                 name = "" if thread is None else thread.process
-                if call.name in EXECUTES and not call.error:
+                if call.name in programs.executes and not call.error:
                     begun[pid] = call.count
                 elif call.error:
                     rows.append((call, pid, name))
                 elif call.words and call.words[0] == STANDARD_ERROR:
-                    try:
-                        content = machine.read(call.words[1], min(call.words[2], MAX_MESSAGE))
-                    except MemoryAccessError:
-                        continue
-                    written.setdefault(pid, []).append((call.count, content))
-        return [Failure(call, self._names.get(call.error, str(call.error)),
+                    written.setdefault(pid, []).append((call.count, self._message(call)))
+        return [Failure(call, programs.errors.get(call.error, str(call.error)),
                         f"{name} (pid {pid})", pid not in self._first,
                         b"".join(text for count, text in written.get(pid, [])
                                  if count > call.count))
                 for call, pid, name in rows if call.count > begun.get(pid, 0)]
+
+
+    def _message(self, call: MadeCall) -> bytes:
+        """Return what a call has written, or empty bytes if it cannot be read."""
+        machine, (_descriptor, address, size) = self._player.machine, call.words[:3]
+        pieces = [(address, size)]
+        content = b""
+        try:
+            if call.name == self._programs.writes[1]:
+                table = machine.read(address, 16 * min(size, MAX_PIECES))
+                pieces = list(struct.iter_unpack("<QQ", table))
+            for begin, length in pieces:
+                content += machine.read(begin, min(length, MAX_MESSAGE - len(content)))
+        except MemoryAccessError:
+            return content
+        return content
 
 
 def likely(failures: Iterable[Failure]) -> Failure | None:

@@ -11,8 +11,8 @@ HOW = {
     "set by an exception": "set by an exception, or by the kernel's return from it",
     "external input": "given from outside (a recorded input, or a device)",
     "present when the recording begins": "there when the recording begins",
-    "combined from several stores; this is the last": "stored in parts; this is the last one",
-    "not followed further": "not followed further back than this",
+    "combined from several stores; this is the last": "stored in parts, the last one",
+    "not followed further": "not followed further back than",
 }
 BIG = 10  # numbers from here on are shown in hexadecimal
 
@@ -29,7 +29,7 @@ def lines(answer: Answer) -> Iterator[str]:
         for reason in answer.reasons:
             yield from _reason(reason)
     elif answer.made is not None:
-        yield "  always: no branch of its function decides it"
+        yield "  no branch was found that decides it"
     if answer.through:
         yield "  passed on by" if answer.how else "  called from"
         for place in answer.through:

@@ -182,7 +182,7 @@ def freebsd(
             "lastpid", PROCESS_MEMBERS, system_calls, CALL_MEMBERS,
             (f"p_vmspace.vm_pmap.{page_tables[0]}", page_tables[1]), SIGNAL_MEMBERS, PROGRAM_START,
             (("thread", "td_proc"), ("proc", "p_args"), ("pargs", "ar_length"),
-             ("pargs", "ar_args")), ERRORS),
+             ("pargs", "ar_args")), ERRORS, ("execve", "fexecve"), ("write", "writev")),
         probes=GuestProbes(
             static_probes, call_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
             tracepoint=tracepoint, guard=("sdt_probes_enabled", GUARDED),
