@@ -33,6 +33,10 @@ MAX_STATES = 20_000  # maximum number of states in a search of a function's ways
 MAX_MEMBERS = 8  # maximum number of structures around a named member
 
 
+Named = tuple[str, int]  # a name in the source, or "", and the size in bytes of what it names, or 0
+UNNAMED: Named = ("", 0)
+
+
 @dataclass(frozen=True)
 class Compared:
     """A value that a branch compared.
@@ -42,6 +46,8 @@ class Compared:
     :param value: the value, unsigned; None if it is unknown.
     :param size: size in bytes; 0 if unknown.
     :param constant: whether it is part of the instruction.
+    :param whole: size in bytes of what ``name`` is; larger than ``size`` if only a part of it was
+        compared; 0 if unknown.
     """
 
     text: str
@@ -49,6 +55,7 @@ class Compared:
     value: int | None
     size: int
     constant: bool = False
+    whole: int = 0
 
 
 @dataclass(frozen=True)
@@ -368,10 +375,11 @@ class Conditions:
         if operand.register:
             value = window.register(index, operand.register) >> operand.shift & (
                 1 << 8 * operand.size) - 1
-            return Compared(operand.register, self._name(window, index, operand.register), value,
-                            operand.size)
-        return Compared(_memory_text(operand), self._memory_name(window, index, operand),
-                        self._loaded(window, index, operand), operand.size)
+            name, whole = self._name(window, index, operand.register)
+            return Compared(operand.register, name, value, operand.size, whole=whole)
+        name, whole = self._memory_name(window, index, operand)
+        return Compared(_memory_text(operand), name, self._loaded(window, index, operand),
+                        operand.size, whole=whole)
 
     def _loaded(self, window: Window, index: int, operand: Operand) -> int | None:
         loads = window.loads.get(index, [])
@@ -385,29 +393,29 @@ class Conditions:
             return None
         return int.from_bytes(content, "little")
 
-    def _name(self, window: Window, index: int, register: str) -> str:
-        """Return the variable, member or call whose value a register holds, or an empty string."""
+    def _name(self, window: Window, index: int, register: str) -> Named:
+        """Return the variable, member or call whose value a register holds."""
         for _ in range(MAX_STEPS):
             variable = self._variable(window.pcs[index], register)
             if variable is not None:
-                return variable.name
+                return variable.name, size_of(variable.type)
             writer = self._writer(window, index, register)
             if isinstance(writer, str):
-                return writer
+                return writer, 0
             if writer is None:
-                return ""
+                return UNNAMED
             code, pc = self._code.instruction(window.pcs[writer]), window.pcs[writer]
             effect = self._effects(code)
             index = writer
             if register in effect.loads:
                 operand = next((one for one in self._operands(code, pc).operands if one.memory),
                                None)
-                return "" if operand is None else self._memory_name(window, writer, operand)
+                return UNNAMED if operand is None else self._memory_name(window, writer, operand)
             sources = effect.copies.get(register, ())
             if len(sources) != 1:
-                return ""
+                return UNNAMED
             (register,) = sources
-        return ""
+        return UNNAMED
 
     def _writer(self, window: Window, index: int, register: str) -> int | str | None:
         """Return the index of the instruction of the activation that wrote a register last.
@@ -444,43 +452,45 @@ class Conditions:
         return next((variable for scope in self._scopes.at(pc) for variable in scope.variables
                      if variable.place == wanted), None)
 
-    def _memory_name(self, window: Window, index: int, operand: Operand) -> str:
-        """Return the variable or member in memory that an operand denotes, or an empty string."""
-        return self._declared_name(window, index, operand) or self._object_name(
-            window, index, operand)
+    def _memory_name(self, window: Window, index: int, operand: Operand) -> Named:
+        """Return the variable or member in memory that an operand denotes, if it is known."""
+        found = self._declared_name(window, index, operand)
+        return found if found[0] else self._object_name(window, index, operand)
 
-    def _object_name(self, window: Window, index: int, operand: Operand) -> str:
-        """Return the kernel's variable at the address of an operand, or an empty string."""
+    def _object_name(self, window: Window, index: int, operand: Operand) -> Named:
+        """Return the kernel's variable at the address of an operand, if it is known."""
         address = operand.offset
         for name, scale in ((operand.base, 1), (operand.index, operand.scale)):
             if name and name not in self._windows.followed:
-                return ""
+                return UNNAMED
             address += window.register(index, name) * scale if name else 0
         symbol = self._machine.image.symbols.object_at(address & MASK)
         if symbol is None:
-            return ""
+            return UNNAMED
         offset = (address & MASK) - symbol.address
-        return symbol.name + (f"+{offset:#x}" if offset else "")
+        return symbol.name + (f"+{offset:#x}" if offset else ""), 0 if offset else symbol.size
 
-    def _declared_name(self, window: Window, index: int, operand: Operand) -> str:
+    def _declared_name(self, window: Window, index: int, operand: Operand) -> Named:
         pc = window.pcs[index]
         if operand.index:
-            return ""
+            return UNNAMED
         if operand.base not in self._arch.dwarf_registers:
-            return ""
+            return UNNAMED
         if self._scopes is not None:
             number = self._arch.dwarf_registers.index(operand.base)
             term = Operation("+", Register(number), Constant(operand.offset & MASK))
             for scope in self._scopes.at(pc):
                 for variable in scope.variables:
                     if variable.place == Location(term, True):
-                        return variable.name
+                        return variable.name, size_of(variable.type)
         found = self._pointer(window, index, operand.base)
         if found is None:
-            return ""
+            return UNNAMED
         name, kind = found
         member = _member(kind, operand.offset)
-        return f"{name}->{member}" if member else ""
+        if not member:
+            return UNNAMED
+        return f"{name}->{member}", size_of(_member_type(kind, operand.offset))
 
     def _pointer(self, window: Window, index: int, register: str) -> tuple[str, Type] | None:
         """Return the name and target type of the pointer that a register holds, or None."""

@@ -71,7 +71,8 @@ def _once(compared: tuple[Compared, ...]) -> Iterator[Compared]:
 def _compared(one: Compared) -> str:
     value = "unknown" if one.value is None else number(one.value)
     if one.name:
-        return f"{one.name} is {value}"
+        part = (f" ({one.size} of its {one.whole} bytes)" if 0 < one.size < one.whole else "")
+        return f"{one.name} is {value}{part}"
     return f"{one.text} is {value}"
 
 

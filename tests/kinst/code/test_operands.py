@@ -32,6 +32,7 @@ def number(value, size=0):
     ("amd64", "cmp rax, qword ptr [rcx + rdx*8 + 4]",
      [register("rax"), Operand(8, base="rcx", index="rdx", scale=8, offset=4)], True, False),
     ("amd64", "cmp al, 5", [register("rax", 1), number(5, 1)], True, False),
+    ("amd64", "test ah, 0x10", [Operand(1, "rax", shift=8), number(0x10, 1)], True, False),
     ("amd64", "jne 0x1010", [], False, True),
     ("amd64", "mov rax, qword ptr gs:[0]", [register("rax"), Operand(8, base="gs_base")], False,
      False),

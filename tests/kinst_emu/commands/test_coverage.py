@@ -108,6 +108,8 @@ def test_what_another_run_executes_anew_is_listed(made, arch):
     again = run("kinst", "coverage", str(made[arch][0]), "--json", "--against", str(info),
                 "--sources", SOURCES)
     assert json.loads(again.stdout)["new"] == []
+    elsewhere = run("kinst", "coverage", str(made[arch][0]), "--json", "--against", str(info))
+    assert json.loads(elsewhere.stdout)["new"] == []
 
 
 def test_genhtml_accepts_the_file(made, arch, tmp_path):
@@ -125,6 +127,8 @@ def test_bad_input_is_one_clear_line(made, tmp_path):
     other.write_text("SF:a.c\nDA:x,1\n")
     refused(run("kinst", "coverage", str(recording), "--against", str(other)),
             f"{other}:2: not a coverage file")
+    other.write_text("SF:a.c\nDA:1," + "5" * 5000 + "\n")
+    refused(run("kinst", "coverage", str(recording), "--against", str(other)), f"{other}:2")
     other.write_text("hello")
     refused(run("kinst", "coverage", str(recording), "--against", str(other)), "kinst coverage -o")
     refused(run("kinst", "coverage", str(recording), str(made["arm64"][0])), "another kernel")

@@ -78,3 +78,52 @@ def test_a_question_that_has_no_answer_is_one_clear_line(calls, arch, words, say
 
 def test_a_workload_needs_a_kernel():
     refused(run("kinst", "why", "$ ls"), "give a kernel with -k")
+
+
+def recorded(arch, folder, call):
+    path = folder / f"{arch}.rec"
+    run("kinst", "record", "-k", f"teaching/{arch}", "-q", "-o", str(path), call)
+    return str(path)
+
+
+def test_every_reason_is_before_the_question(arch, tmp_path):
+    path = recorded(arch, tmp_path, 'strlen("hello")')
+    for percent in range(0, 100, 7):
+        found = answered(path, "--value", f"{RESULT[arch]}@{percent}%")
+        asked = int(found["question"].rpartition(" ")[2])
+        counts = [reason[part]["count"] for reason in found["reasons"]
+                  for part in ("test", "branch")]
+        assert all(count < asked for count in counts), (found["question"], counts)
+
+
+def test_a_long_loop_is_searched_in_bounded_time(arch, tmp_path):
+    path = recorded(arch, tmp_path, f'strtoul("{"1" * 900}", 0, 2)')
+    found = answered(path, "--value", RESULT[arch])
+    assert found["made"]["function"] == "strtoul" and len(found["reasons"]) <= 4
+
+
+def test_a_part_of_a_variable_is_not_shown_as_the_whole(arch, tmp_path):
+    path = recorded(arch, tmp_path, "tail_even(0x1234)")
+    text = run("kinst", "why", path, "--line", "lesson.c:109").stdout
+    assert "n is 0x34\n" not in text, text
+
+
+def test_a_call_that_panics_is_explained_and_counted(arch):
+    result = run("kinst", "why", "-k", f"teaching/{arch}", 'panic("x")')
+    assert result.returncode == 0 and "guest panic" in result.stdout, result.stderr
+    result = run("kinst", "coverage", "-k", f"teaching/{arch}", 'panic("x")')
+    assert result.returncode == 0 and "functions" in result.stdout, result.stderr
+
+
+def test_a_long_command_is_not_taken_for_a_file():
+    refused(run("kinst", "why", "$ echo " + "a" * 300), "give a kernel with -k")
+
+
+def test_variables_of_a_caller_are_not_read_from_registers_of_its_callee(arch, tmp_path):
+    path = recorded(arch, tmp_path, 'panic("x")')
+    result = run("kinst", "replay", path, "-q", "--json", "--locals", "5")
+    values = {(row["function"], one["name"]): one for row in json.loads(result.stdout)["locals"]
+              for one in row["variables"]}
+    why = values["panic", "why"]
+    assert why["unknown"].startswith("optimized out") or '"x"' in why["value"] or (
+        "0x" in why["value"] and int(why["value"].rpartition(" ")[2], 16) > 0x10000), why
