@@ -16,10 +16,10 @@ from emu.host.errors import KinstError
 from emu.host.progress import PROGRESS
 from images.boots import LIMIT
 from images.recordings import played
-from kinst_emu.cli.counted import count, counter
-from kinst_emu.cli.recorded_workload import is_recording, record_to_end, workload_options
 from kinst_emu.cli.sources import sources_option
 from kinst_emu.report.lcov import executed_lines, lcov, new_lines
+from kinst_emu.runs.counted import count, counter
+from kinst_emu.runs.recorded_workload import is_recording, record_to_end, workload_options
 from kinst_emu.terminal.terminal import check_writable, parse_count
 
 EXAMPLES = (

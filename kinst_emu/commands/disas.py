@@ -101,7 +101,7 @@ def _counts(arguments: argparse.Namespace) -> Counter[int]:
     # Deferred: slow to import, and most listings have no counts
     from images.boots import LIMIT
     from images.recordings import played
-    from kinst_emu.cli.counted import count, counter
+    from kinst_emu.runs.counted import count, counter
 
     player = played(arguments.counts, arguments.kernel, LIMIT, arguments.module)
     coverage = counter(player, KernelCode(player.machine.image))

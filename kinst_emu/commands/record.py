@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from kinst_emu.cli.boot_words import self_contained_option
-from kinst_emu.cli.recorded_workload import record, workload_options
+from kinst_emu.runs.recorded_workload import record, workload_options
 
 EXAMPLES = (
     "kinst record -k kernel -o boot.rec boot",

@@ -16,8 +16,8 @@ from emu.replay.player import Player
 from emu.replay.writes import physical_of
 from images.boots import LIMIT
 from images.recordings import from_start, played
-from kinst_emu.cli.recorded_workload import is_recording, record_to_end, workload_options
 from kinst_emu.cli.sources import sources_option
+from kinst_emu.runs.recorded_workload import is_recording, record_to_end, workload_options
 from kinst_emu.terminal.terminal import parse_count
 from kinst_emu.why.explainer import Answer, Explainer
 from kinst_emu.why.failures import Failure, Failures, likely

@@ -8,8 +8,8 @@ from dtrace.debug.debug_data import Sources
 from dtrace.debug.debug_index import debug_index
 from dtrace.debug.source_text import SourceText
 from dtrace.flow.code import KernelCode
-from dtrace.flow.conditions import Compared, Condition, Conditions
 from dtrace.flow.origin import How, Link, Origin
+from dtrace.reasons.conditions import Compared, Condition, Conditions
 from dtrace.stacks.locals import Locals
 from dwarf.debug_file import debug_file
 from emu.host.progress import PROGRESS

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dtrace.flow.made_calls import MadeCall, MadeCalls
+from dtrace.reasons.made_calls import MadeCall, MadeCalls
 from dtrace.stacks.threads import Threads
 from emu.host.errors import MemoryAccessError
 from emu.host.progress import PROGRESS

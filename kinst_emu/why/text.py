@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from dtrace.flow.conditions import Compared
+from dtrace.reasons.conditions import Compared
 from kinst_emu.why.explainer import Answer, Place, Reason
 
 HOW = {

@@ -1,0 +1,1 @@
+"""Recorded runs of workloads, for commands that look at them."""
