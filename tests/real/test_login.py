@@ -218,8 +218,10 @@ def test_boot_types_keys_at_texts_and_ends_at_a_prompt(tmp_path):
     words = ("--env", "init_path=/files/first", "--at", "login: ", "--type", r"guest\r",
              "--at", "Password:", "--type", r"x\r")
     disk = tmp_path / "disk.ufs"
-    disk.write_bytes(bytes(with_program(with_userland(real_kernel("amd64")), source)
-                           .options.memory_disk.content[:]))
+    with pytest.MonkeyPatch.context() as patch:  # a fetched base system must not be used
+        patch.setattr(catalog, "headers", lambda _image: None)
+        disk.write_bytes(bytes(with_program(with_userland(real_kernel("amd64")), source)
+                               .options.memory_disk.content[:]))
     kernel = str(real_kernel("amd64").path)
     done = run("kinst", "boot", "-k", kernel, "--disk", str(disk), *words)
     assert done.returncode == 0 and done.stdout.count("root@:~ # ") == 1, done.stderr
