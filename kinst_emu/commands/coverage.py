@@ -40,11 +40,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="write the coverage in the format of lcov, e.g. for genhtml (default: "
                         "print a summary only)")
     parser.add_argument("--all", action="store_true",
-                        help="include files of which nothing was executed (default: leave them "
+                        help="include source files with no executed line (default: leave them "
                         "out)")
     parser.add_argument("--against", type=Path, metavar="FILE",
-                        help="list the lines that were executed now, but not in this coverage file "
-                        "(default: no list)")
+                        help="list the lines that these workloads execute and this coverage "
+                        "file does not have (default: no list)")
     sources_option(parser)
     parser.add_argument("--json", action="store_true",
                         help="print the summary as JSON (default: text)")
@@ -91,12 +91,18 @@ def _counted(arguments: argparse.Namespace) -> tuple[Coverage, KernelCode]:
                 _check(player.machine.image)
                 code = KernelCode(player.machine.image)
                 coverage = counter(player, code)
-            elif not player.machine.image.is_known_as(code.image.identity):
+            elif _code_of(player.machine.image) != _code_of(code.image):
                 raise KinstError(f"{workload}: runs another kernel than {arguments.workloads[0]}; "
                                  "give workloads of one kernel")
             count(player, coverage, workload)
     assert coverage is not None and code is not None
     return coverage, code
+
+
+def _code_of(image: Image) -> tuple[object, ...]:
+    """Return what identifies the code of a kernel and its modules, whatever its disks are."""
+    return (image.kernel_identity, *((module.address, module.file.digest)
+                                     for module in image.modules))
 
 
 def _check(image: Image) -> None:

@@ -136,3 +136,10 @@ def test_bad_input_is_one_clear_line(made, tmp_path):
     refused(run("kinst", "disas", "-k", "teaching/amd64", "--counts", str(recording)),
             "works only with functions")
     assert info.exists()
+
+
+def test_workloads_of_one_kernel_are_added(made, arch):
+    recording, _info = made[arch]
+    one, two = (json.loads(run("kinst", "coverage", "--json", *words).stdout) for words in (
+        (str(recording),), ("-k", f"teaching/{arch}", str(recording), "boot")))
+    assert two["lines"][0] > one["lines"][0]

@@ -79,7 +79,7 @@ def metadata(
 
 
 def _for_this_machine(image: Image) -> list[str]:
-    """Return the variables that replace those compiled into a kernel for another machine."""
+    """Return replacements for variables that a kernel contains for a different machine."""
     symbol = image.symbols.find(COMPILED_IN)
     if symbol is None or not 0 < symbol.size <= MAX_COMPILED_IN:
         return []
