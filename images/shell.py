@@ -6,6 +6,7 @@ prints only ``C``; a second command, typed after each command, makes it print ``
 """
 
 import re
+import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from images.login import IDLE, ConsoleReader, quoted_last_line, run_to
 
 MAX_COMMAND = 1000  # maximum size of a command in bytes; the shell's line buffer is slightly larger
 BEGIN, END = b"\033]133;C\007", re.compile(rb"\033\]133;D;(\d{1,3})\007")
+TEST_PROGRAM = "work"  # program of the kinst-emu userland
 MOST_TO_PROGRAM = 50_000_000  # maximum number of instructions until ``work room`` calls getppid
 NO_HEADER = "file not found"  # clang's message for a missing header
 NO_FUNCTION = ("undeclared function", "undefined symbol")  # messages for a missing function
@@ -255,15 +257,35 @@ def _not_ended(machine: Machine, reader: ConsoleReader, command: str, stop: Stop
     return f"{name} did not end: {stop}"
 
 
-def at_system_call(machine: Machine) -> None:
-    """Run a machine from the kinst-emu shell's prompt to just after a system call in a program.
+def with_test_program(image: Image) -> Image:
+    """Return an image with the program of ``at_system_call``; a base system gets it in ``/files``.
 
-    The program, ``work room``, has mapped pages below its stack pointer.
+    :raises KinstError: the userland was not built, or the kernel cannot run programs.
+    """
+    if not image.options.disks or has_our_shell(image):
+        return with_userland(image)
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(catalog.userland(arch_of(image).name).with_name(TEST_PROGRAM), folder)
+        return with_folder(image, Path(folder))
+
+
+def at_system_call(machine: Machine) -> None:
+    """Run a machine from a shell's prompt to just after a system call in a program.
+
+    The program, ``work room``, has mapped pages below its stack pointer. In a base system, a file
+    system in memory is mounted on /tmp first: a call that waits for a disk cannot be compared.
 
     :raises CommandError: the machine does not reach such a system call.
     """
     at_shell(machine)
-    machine.type(b"work room 1000000\r")
+    folder = ""
+    if machine.image.options.files is not None:
+        folder = "/files/"
+        ran = run_command(machine, "mount -t tmpfs tmpfs /tmp", MOST_TO_PROGRAM)
+        if ran.status:
+            raise CommandError(f"{machine.image.path}: cannot mount a file system on /tmp: "
+                               f"{plain(ran.output.decode('utf-8', 'replace').strip())}")
+    machine.type(f"{folder}{TEST_PROGRAM} room 1000000\r".encode())
     limit = machine.instructions + MOST_TO_PROGRAM
     call = machine.symbol(f"{calls_of(machine).prefix}getppid")
     stop = machine.run(Until(addresses=[call.address], instructions=limit))

@@ -16,7 +16,8 @@ from emu.machine.system_call import SystemCaller, numbers
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import booted
-from images.shell import at_system_call, with_userland
+from images.shell import at_system_call, with_test_program
+from images.systems import with_disks
 from kinst.verify.crosscheck import system_call_table
 from kinst.verify.crosscheck.agreement import Agreement
 from kinst.verify.crosscheck.crosscheck import Crosscheck
@@ -41,6 +42,7 @@ class Pair:
     :param fault: fault to inject on the Unicorn machine; empty for none.
     :param identity: identity of the kernel with its modules; a worker with another one refuses.
     :param system: whether the calls are system calls made by a program.
+    :param base: whether the base system that was fetched with the kernel is booted.
     """
 
     kernel: str
@@ -49,6 +51,7 @@ class Pair:
     fault: str
     identity: str = ""
     system: bool = False
+    base: bool = False
 
 
 @dataclass
@@ -96,9 +99,9 @@ class CrosscheckTask(KeptTask[str, Checked, _Check]):
         """
         pair = self.pair
         known: dict[str, int] | None = None
-        image = catalog.find(pair.kernel, pair.modules)
+        image = with_disks(catalog.find(pair.kernel, pair.modules), [], pair.base)
         if pair.system:
-            image = with_userland(image)
+            image = with_test_program(image)
         check_identity(image, pair.identity)
         machine = booted(image, pair.memory)
         if pair.system:

@@ -14,7 +14,8 @@ from emu.elf.image import Image
 from emu.host.errors import KinstError
 from emu.host.fingerprint import fingerprint, machine_modules
 from images import catalog
-from images.shell import with_userland
+from images.shell import with_test_program
+from images.systems import with_disks
 from kinst.providers.patterns import is_glob, matches
 from kinst.verify.crosscheck import call_table, system_call_table
 from kinst.verify.crosscheck.agreement import Agreement
@@ -23,6 +24,7 @@ from kinst.verify.sweep.store import Key
 from kinst.verify.sweep.sweep import sweep
 from kinst.verify.sweep.task import carry_out
 from kinst.verify.sweep.workers import Here
+from kinst_emu.cli.boot_words import base_option
 from kinst_emu.cli.completion import kernel_option
 from kinst_emu.cli.sweeps import Sweep, compiler_of, progress_bar, sweep_options
 from kinst_emu.cli.xvals import DIFFERS, WAITED, Checked, CrosscheckTask, Pair
@@ -38,6 +40,7 @@ EXAMPLES = (
     "kinst xval -k teaching/arm64 -c 'strlen(\"hello\")'",
     "kinst xval -k kernel --functions 'str*' --random 50",
     "kinst xval -k kernel --system --random 100",
+    "kinst xval -k 15.0-RELEASE/amd64 --base --system --random 100",
     "kinst xval -k teaching/amd64 -c 'strtoul(\"12\", 0, 10)' --fault emulation",
 )
 
@@ -45,6 +48,7 @@ EXAMPLES = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``kinst xval``."""
     kernel_option(parser)
+    base_option(parser)
     parser.add_argument("-c", dest="call", metavar="CALL",
                         help="call to compare, e.g. 'strlen(\"hello\")' (default: random calls "
                         "from the table of calls)")
@@ -72,9 +76,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare the calls, print the divergences, and return the exit status."""
-    image = catalog.find(arguments.kernel, arguments.module)
+    image = with_disks(catalog.find(arguments.kernel, arguments.module), [], arguments.base)
     if arguments.system:
-        image = with_userland(image)
+        image = with_test_program(image)
     memory = parse_size(arguments.memory)
     seed = (random.SystemRandom().randrange(1, 1 << 31) if arguments.seed is None
             else parse_count(arguments.seed, "--seed"))
@@ -82,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     for call in calls:
         check(image, parse(call))
     pair = Pair(str(image.path.absolute()), tuple(str(m.path.absolute()) for m in image.modules),
-                memory, arguments.fault, image.identity, arguments.system)
+                memory, arguments.fault, image.identity, arguments.system, arguments.base)
     agreed, reports = Agreement(), list[dict[str, Any]]()
     problems, waited = list[str](), list[str]()
     with Sweep(arguments) as jobs:
@@ -117,7 +121,8 @@ def _checked(pair: Pair, image: Image, calls: list[str], jobs: Sweep) -> Iterato
     made_by = fingerprint(
         (*machine_modules(arch), *MADE_BY, f"kinst.{arch}", f"emu.qemu.{arch}"), ("unicorn",))
     key = Key("xval", f"{made_by}{f' with the fault {pair.fault}' * bool(pair.fault)} "
-              f"{image.identity} with {pair.memory >> 20} MB", arch, 0, 0)
+              f"{image.identity} with {pair.memory >> 20} MB{' of a base system' * pair.base}"
+              f"{' from a program' * pair.system}", arch, 0, 0)
     distinct = list(dict.fromkeys(calls))
     if jobs.store is not None:
         jobs.store.begin(key, image.identity, pair.kernel, compiler_of(image.path),
@@ -174,7 +179,8 @@ def _text(arguments: argparse.Namespace, report: dict[str, Any]) -> list[str]:
             mark = "  <" if ours != theirs else ""
             lines.append(f"  {row['name']:{width}}  {ours:016x}  {theirs:016x}{mark}")
     lines.append(f"  to repeat: kinst xval -k {shlex.quote(arguments.kernel)} "
-                 + "--system " * arguments.system + f"-c {shlex.quote(str(report['call']))}"
+                 + "--base " * arguments.base + "--system " * arguments.system
+                 + f"-c {shlex.quote(str(report['call']))}"
                  + (f" --fault {arguments.fault}" if arguments.fault else ""))
     return lines
 

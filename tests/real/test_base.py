@@ -214,6 +214,15 @@ def test_a_session_with_the_guests_own_dtrace_is_recorded_and_traced(kernel, tmp
     assert "the state matches the recording" in replayed.stdout, replayed
 
 
+def test_a_system_call_in_the_base_does_the_same_on_qemu(kernel):
+    result = long("kinst", "xval", "-k", kernel, "--base", "--system", "--json", "-c",
+                  'f = sys_open("/bin/sh", 0, 0)')
+    assert result.returncode == 0, result.stderr
+    agreed = json.loads(result.stdout)
+    assert agreed["calls"] == 1 and agreed["firings"] == 300, agreed
+    assert {"sys_open", "ufs_open", "ffs_lock"} <= set(agreed["functions"]), agreed["functions"]
+
+
 def test_the_single_user_shell_and_a_user_disk_work_like_the_base(kernel, tmp_path):
     root = Path(kernel).with_name(catalog.ROOT_FILE)
     result = long("kinst", "run", "-k", kernel, "--disk", str(root), "--single", "--",
