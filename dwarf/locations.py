@@ -5,7 +5,7 @@ memory loads, which is either the value or its address.
 """
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from elftools.dwarf.die import DIE
@@ -20,6 +20,7 @@ from dwarf.index import DebugIndex, Function
 MAX_LIST = 1 << 16  # maximum size of a location list in bytes
 MAX_OPERATIONS = 64  # maximum number of operations in an expression
 MAX_EXPRESSION = 512  # maximum size of an expression in bytes
+MOST_KEPT = 1 << 16  # maximum number of expressions, and of location lists, that are kept
 MAX_TERMS = 256  # maximum number of terms in a value; DW_OP_dup can double their number
 MAX_REGISTER = 1 << 16
 MAX_DEPTH = 64  # maximum nesting depth of inline copies
@@ -253,6 +254,11 @@ class Locations:
         self._frame: Frame | None = None  # frame that the current call of ``parameters`` uses
         self._parameters: dict[int, dict[int, int]] = {}  # function -> (parameter -> its index)
         self._known: dict[tuple[int, int], list[Place | None]] = {}
+        self._parsers: dict[tuple[int, int, int], DWARFExprParser] = {}
+        self._operations: dict[tuple[int, int, int, bytes], list[DWARFExprOp]] = {}
+        # (unit, offset of a location list) -> its first ranges, and what reads the others
+        self._kept: dict[tuple[int, int], tuple[
+            list[tuple[int, int | None, bytes]], Iterator[tuple[int, int | None, bytes]]]] = {}
 
     def changed(self, function: Function) -> bool:
         """Return whether the compiler has changed how a function takes its arguments.
@@ -342,15 +348,23 @@ class Locations:
         return evaluate(self._parsed(entry, expression), lambda: self._frame_base(copy, address),
                         self._loaded)
 
-    @staticmethod
-    def _parsed(entry: DIE, expression: bytes) -> list[DWARFExprOp]:
+    def _parsed(self, entry: DIE, expression: bytes) -> list[DWARFExprOp]:
         """Parse a location expression.
 
         :raises Unkept: if the expression is too long.
         """
         if len(expression) > MAX_EXPRESSION:
             raise Unkept(f"the expression is longer than {MAX_EXPRESSION} bytes")
-        operations: list[DWARFExprOp] = DWARFExprParser(entry.cu.structs).parse_expr(expression)
+        structs = entry.cu.structs
+        key = structs.dwarf_format, structs.address_size, entry.cu["version"]
+        operations = self._operations.get((*key, expression))
+        if operations is None:
+            parser = self._parsers.get(key)
+            if parser is None:
+                parser = self._parsers[key] = DWARFExprParser(structs)
+            if len(self._operations) >= MOST_KEPT:
+                self._operations.clear()
+            operations = self._operations[*key, expression] = parser.parse_expr(expression)
         return operations
 
     def _expression(self, entry: DIE, name: str, address: int) -> bytes | None:
@@ -360,26 +374,52 @@ class Locations:
             return None
         if attribute.form in FORMS_OF_BYTES:
             return bytes(attribute.value)
+        default = None
+        for low, high, found in self._ranges(entry, attribute.value):
+            if high is None:
+                default = found
+            elif low <= address < high:
+                return found
+        return default
+
+    def _ranges(self, entry: DIE, offset: int) -> Iterator[tuple[int, int | None, bytes]]:
+        """Yield a location list as (low, high, expression); high is None for the default location.
+
+        What was read is kept; damage is noticed when it is reached.
+        """
+        key = entry.cu.cu_offset, offset
+        if key not in self._kept:
+            if len(self._kept) >= MOST_KEPT:
+                self._kept.clear()
+            self._kept[key] = [], self._read_ranges(entry, offset)
+        rows, more = self._kept[key]
+        yield from rows
+        while True:
+            self._kept.pop(key, None)  # nothing is kept if an error follows
+            row = next(more, None)
+            self._kept[key] = rows, more
+            if row is None:
+                return
+            rows.append(row)
+            yield row
+
+    def _read_ranges(self, entry: DIE, offset: int) -> Iterator[tuple[int, int | None, bytes]]:
         version = entry.cu["version"]
         base = entry.cu.get_top_DIE().attributes.get("DW_AT_low_pc")
         start = base.value if base is not None else 0
         content = self._section(".debug_loclists" if version >= 5 else ".debug_loc")
-        offset = attribute.value
         # Read a limited part of the section, so that an unterminated list causes an error.
         lists = LocationLists(io.BytesIO(content[offset : offset + MAX_LIST]), entry.cu.structs,
                               version)
-        default = None
         for item in lists.get_location_list_at_offset(0, entry):
             if isinstance(item, BaseAddressEntry):
                 start = item.base_address
             elif isinstance(item, LocationEntry):
                 if item.begin_offset == -1:
-                    default = bytes(item.loc_expr)
+                    yield 0, None, bytes(item.loc_expr)
                     continue
                 low = 0 if item.is_absolute else start
-                if low + item.begin_offset <= address < low + item.end_offset:
-                    return bytes(item.loc_expr)
-        return default
+                yield low + item.begin_offset, low + item.end_offset, bytes(item.loc_expr)
 
     def _section(self, name: str) -> bytes:
         if self._lists is None:

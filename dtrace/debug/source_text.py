@@ -37,6 +37,10 @@ class SourceText:
         lines, at = self._lines(path), int(number[:9])
         return lines[at - 1].strip()[:WIDTH] if 0 < at <= len(lines) else ""
 
+    def lines(self, path: str) -> list[str]:
+        """Return the lines of the file for a path in the debug data; none if it is unknown."""
+        return self._lines(path)
+
     def file(self, path: str) -> Path | None:
         """Return the file for a path in the debug data, or None if it is in no directory."""
         parts = [part for part in PurePosixPath(path).parts if part not in ("/", ".")][-MAX_PARTS:]

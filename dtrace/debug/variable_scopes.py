@@ -37,6 +37,11 @@ class VariableScopes:
         self._follower = follower
         self._known: dict[tuple[int, bool], tuple[Scope, ...]] = {}
 
+    @property
+    def register_names(self) -> tuple[str, ...]:
+        """Names of the registers, indexed by DWARF number."""
+        return self._arch.dwarf_registers
+
     def at(self, address: int, is_return: bool = False) -> tuple[Scope, ...]:
         """Return the scopes at an instruction, the innermost inline copy first, the function last.
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dtrace.debug.debug_index import debug_index
+from dtrace.flow.user_code import in_program
 from dwarf.debug_file import debug_file
 from dwarf.index import DebugIndex, Function
 from emu.arch.architectures import arch_of
@@ -11,6 +12,7 @@ from emu.host.errors import KinstError
 from kinst.code.transfer import Ending, Transfer, ending
 from kinst.relocation.trap import TRAPS
 
+PROGRAM = "(program)"  # name of the code in user space
 LONGEST = 15  # maximum length of an instruction in bytes
 UNKNOWN = Ending(Transfer.NONE, None, 0)
 
@@ -100,9 +102,12 @@ class KernelCode:
     def place(self, address: int) -> tuple[str, int, tuple[Function, ...]]:
         """Return the name and start of the function, and the inline copies, at an address.
 
-        The inline copies are sorted from the outermost to the innermost.
+        The inline copies are sorted from the outermost to the innermost. All programs are one
+        function that starts at 0.
         """
         place = self._places.get(address)
+        if place is None and in_program(address) and not self.image.holds_code(address):
+            place = self._places[address] = PROGRAM, 0, ()
         if place is None:
             symbols = self.image.symbols
             symbol = symbols.function_at(address) or symbols.label_at(address)

@@ -1,0 +1,136 @@
+"""``kinst path``: walk through a call in a recorded run, as a page or as text."""
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+from dtrace.debug.source_text import SourceText
+from dtrace.flow.code import KernelCode
+from dtrace.flow.thread_path import ThreadPath, follow
+from dtrace.stacks.locals import Locals
+from dtrace.stacks.threads import Threads
+from dwarf.debug_file import debug_file
+from emu.host.errors import KinstError
+from emu.host.progress import PROGRESS
+from emu.machine.running_thread import thread_of
+from emu.replay.flow import Head
+from emu.replay.player import Player
+from images.boots import LIMIT
+from images.catalog import described
+from images.recordings import played
+from kinst_emu.cli.flows import find_window, stack_of
+from kinst_emu.cli.sources import sources_option
+from kinst_emu.cli.sweeps import progress_bar
+from kinst_emu.path.page import Shown, write
+from kinst_emu.path.text import lines, to_json
+from kinst_emu.path.window import Window, call_window
+from kinst_emu.runs.recorded_workload import is_recording, record_to_end, workload_options
+from kinst_emu.terminal.terminal import check_writable, parse_count
+
+EXAMPLES = (
+    "kinst path -k kernel '$ cat /etc/motd' --of open",
+    "kinst path -k kernel '$ cat /etc/motd' --of open --html open.html",
+    "kinst path mkdir.rec --of 'namei#3' --depth 2",
+    "kinst path mkdir.rec --window fbt::malloc:entry#5:fbt::malloc:return#1 --html malloc.html",
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``kinst path``."""
+    workload_options(parser, "required for a workload; default: that of the recording")
+    parser.add_argument("what", metavar="WHAT",
+                        help="a recording, or a workload as for kinst record: '$ COMMAND', a C "
+                        "file, calls in the booted kernel, or 'boot' (required)")
+    chosen = parser.add_mutually_exclusive_group(required=True)
+    chosen.add_argument("--of", metavar="NAME[#N]",
+                        help="show the Nth call of this function or system call (default: off; "
+                        "default N: the last one)")
+    chosen.add_argument("--window", metavar="FROM:TO",
+                        help="show what the running thread does between two positions, as for "
+                        "kinst replay --trace-insns (default: off)")
+    parser.add_argument("--html", type=Path, metavar="FILE",
+                        help="write a page in which to walk through the path (default: print the "
+                        "functions)")
+    parser.add_argument("--depth", metavar="N",
+                        help="print the functions of at most N levels below the call (default: "
+                        "all)")
+    parser.add_argument("-o", dest="output", type=Path, metavar="FILE",
+                        help="keep the recording of the workload in this file (default: discard "
+                        "it)")
+    sources_option(parser)
+    parser.add_argument("--json", action="store_true",
+                        help="print the path as JSON (default: text)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Record the workload if necessary, show the path, and return the exit status."""
+    text = SourceText(arguments.sources) if arguments.sources else None
+    limit = LIMIT if arguments.limit is None else parse_count(arguments.limit, "--limit")
+    if arguments.html is not None:
+        check_writable(arguments.html, "--html")
+        if arguments.json or arguments.depth is not None:
+            raise KinstError("--html: cannot be used with --json or --depth")
+    depth = None if arguments.depth is None else parse_count(arguments.depth, "--depth")
+    if is_recording(arguments.what):
+        if arguments.output is not None:
+            raise KinstError(f"-o {arguments.output}: {arguments.what} is a recording already")
+        player = played(Path(arguments.what), arguments.kernel, limit, arguments.module)
+        return _shown(player, arguments, text, depth)
+    if arguments.kernel is None:
+        raise KinstError(f"{arguments.what}: is not a recording; to run it, give a kernel with -k")
+    with tempfile.TemporaryDirectory(prefix="kinst-path-") as directory:
+        path = arguments.output or Path(directory) / "path.rec"
+        record_to_end(arguments, arguments.what, path)
+        player = played(path, arguments.kernel, limit, arguments.module)
+        return _shown(player, arguments, text, depth)
+
+
+def _shown(player: Player, arguments: argparse.Namespace, text: SourceText | None,
+           depth: int | None) -> int:
+    with PROGRESS.working("looking for the call" if arguments.of else "playing the recording"):
+        window = call_window(player, arguments.of) if arguments.of else _window(
+            player, arguments.window)
+        code, path, thread = _path(player, window)
+    if arguments.html is not None:
+        image = player.machine.image
+        scopes = None if debug_file(image.file) is None else Locals(player.machine).scopes
+        notes = tuple(note for note in (
+            window.note, f"Kernel: {described(image)}.",
+            "" if scopes is not None else "The kernel has no DWARF debug data, so there are no "
+            "variables, inlined functions or source lines.") if note)
+        shown = Shown(path, code, scopes, text, window.title, thread, notes)
+        with progress_bar(len(set(path.pcs)), "instructions") as advance:
+            write(arguments.html, shown, advance)
+        return 0
+    if arguments.json:
+        print(json.dumps({"title": window.title, "thread": thread} | to_json(path)))
+        return 0
+    duration = path.time(len(path.pcs)) - path.time(0)
+    print(f"{window.title}: {len(path.pcs)} instructions, {duration} ns")
+    for note in filter(None, (window.note,)):
+        print(note)
+    for line in lines(path, depth):
+        print(line)
+    return 0
+
+
+def _window(player: Player, text: str) -> Window:
+    end = find_window(player, text)
+    return Window(player.position, end, f"From {text}")
+
+
+def _path(player: Player, window: Window) -> tuple[KernelCode, ThreadPath, str]:
+    """Return the kernel's code, the path in a window, and the name of its thread."""
+    if player.seek(window.begin) is not None:
+        raise KeyboardInterrupt
+    player.give()
+    machine = player.machine
+    code, thread = KernelCode(machine.image), thread_of(machine)
+    name = Threads(machine).name(thread) or (f"thread {thread:#x}" if thread else "the kernel")
+    head = Head(machine.arch.name, machine.image.identity, window.begin, thread, stack_of(player))
+    path = follow(player, code, head, window.end)
+    if not path.pcs:
+        raise KinstError(f"{player.recording.path}: nothing is executed from {window.begin} to "
+                         f"{window.end}")
+    return code, path, name

@@ -1,0 +1,1 @@
+"""Paths of a thread through the kernel, as pages and text."""
