@@ -1,10 +1,11 @@
 """Variables in scope at a kernel's instructions: those of inline copies and of their function."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dwarf.dwarf_types import DwarfTypes
 from dwarf.index import DebugIndex, Function
 from dwarf.linked_types import LinkedTypes
+from dwarf.locations import Location, Register, Term
 from dwarf.scopes import Variable
 from dwarf.types import Types
 from emu.arch.arch import Arch
@@ -21,6 +22,20 @@ class Scope:
 
     function: Function
     variables: tuple[Variable, ...]
+
+
+def is_ambiguous(arch: Arch, term: Term) -> bool:
+    """Return whether debug data with this value may mean a register or zero.
+
+    Clang gives arm64's zero register the number of the stack pointer.
+    """
+    return arch.zero_alias is not None and term == Register(
+        arch.dwarf_registers.index(arch.zero_alias))
+
+
+def ambiguous(arch: Arch) -> str:
+    """Return why such a value is unknown."""
+    return f"the debug data may mean {arch.zero_alias} or zero"
 
 
 class VariableScopes:
@@ -61,8 +76,15 @@ class VariableScopes:
                      or self._follower.in_prologue(function, address))
         numbers = self._arch.dwarf_registers
         placed = None if frame is None else (numbers.index(frame.base), frame.offset)
-        return [Scope(copy, tuple(self._types.variables(copy, address, placed)))
-                for copy in self._index.stack(address)]
+        return [Scope(copy, tuple(map(self._checked, self._types.variables(
+            copy, address, placed)))) for copy in self._index.stack(address)]
+
+    def _checked(self, variable: Variable) -> Variable:
+        """Return a variable without its place if that may be a register or zero."""
+        if not (isinstance(variable.place, Location)
+                and not variable.place.memory and is_ambiguous(self._arch, variable.place.term)):
+            return variable
+        return replace(variable, place=None, reason=ambiguous(self._arch))
 
     def names(self, address: int) -> set[str]:
         """Return the names of all variables of the functions at an instruction."""

@@ -16,7 +16,7 @@ from dtrace.flow.steps import ENTRY as STEP
 from dtrace.flow.walk import Walk
 from emu.host.errors import KinstError, MemoryAccessError
 from emu.machine.machine import StopReason, Until
-from emu.replay.flow import PIECE, SKEW, THREAD, Head
+from emu.replay.flow import PIECE, SKEW, TAKEN, THREAD, Head
 from emu.replay.inputs import Position
 from emu.replay.player import Player
 from emu.unicorn._flow import Flow
@@ -26,6 +26,7 @@ from emu.unicorn.running_thread import newer, thread_words
 PAGE = 4096
 LINE = 64  # size in bytes of the pieces of memory whose words may be pointers
 MOST = 2_000_000  # maximum number of instructions in a window, those of other threads included
+FRAME = 48  # maximum number of bytes that an exception stores at the stack pointer
 MOST_PAGES = 1024  # maximum number of pages of memory that are kept
 STORE = int(StepKind.STEP_STORE)
 MASK = (1 << 64) - 1
@@ -131,7 +132,9 @@ def follow(player: Player, code: KernelCode, head: Head, end: Position) -> Threa
                          f"at most {MOST:,} can be shown")
     collector = _Collector(player, code, head)
     path = collector.follow(end)
-    _memory(player, path, collector.candidates)
+    after = _memory(player, path, collector.candidates)
+    _exceptions(player, path, collector.exceptions)
+    _outside(path, after)
     return path
 
 
@@ -160,6 +163,10 @@ class _Collector:
         self._dirty = set[int]()
         self._mapped: dict[tuple[int, int], int | None] = {}
         self._events: list[tuple[int, int, str, str, int]] = []
+        self._taken = set[int]()  # positions at which exceptions are taken
+        # (position, stack pointer, index in ``path.stores``) of each exception
+        self.exceptions: list[tuple[int, int, int]] = []
+        self._sp = names.index(machine.arch.sp)
         self.candidates = set[int]()  # virtual pages that values of registers point to
         self._walk = Walk(code, head, self)
         self.path.outer = len(self.path.frames)
@@ -213,6 +220,8 @@ class _Collector:
                     self._thread = self.path.thread = value
             elif kind == SKEW:
                 skew = signed(value)
+            elif kind == TAKEN:
+                self._taken.add(self._flowed)
             if (thread, skew) != self._threads[-1][1:]:
                 self._threads.append((self._flowed, thread, skew))
 
@@ -235,8 +244,12 @@ class _Collector:
                     path.others -= 1
                 if not a and pc:
                     a = pc + len(self._code.instruction(pc))
-                own, pc = threads[at][1] == self._thread, a
+                # What runs before the first thread exists belongs to it.
+                own, pc = threads[at][1] in (self._thread, 0), a
                 values = {}
+                if b in self._taken and b != last:
+                    self.exceptions.append((b, current[self._sp], len(path.stores)))
+                    path.stores.append((len(path.pcs), 0, b""))
                 if own:
                     self._begin(a, b, b + threads[at][2])
                 else:
@@ -329,11 +342,15 @@ class _Collector:
 # -- memory ---------------------------------------------------------------------------------------
 
 
-def _memory(player: Player, path: ThreadPath, candidates: set[int]) -> None:
-    """Add the memory that the path accessed, and memory that its values point to."""
+def _memory(player: Player, path: ThreadPath, candidates: set[int]) -> dict[int, bytes]:
+    """Add the memory that the path accessed, and memory that its values point to.
+
+    Return the content of its pages at the end, and leave the player at the start of the window.
+    """
     machine = player.machine
     wanted = dict.fromkeys(address & -PAGE for _at, address, _size in path.loads)
-    wanted |= dict.fromkeys(address & -PAGE for _at, address, _content in path.stores)
+    wanted |= dict.fromkeys(
+        address & -PAGE for _at, address, content in path.stores if content)
     accessed = list(wanted)[:MOST_PAGES]
     after = _read(player, accessed)
     words = set[int]()
@@ -359,7 +376,7 @@ def _memory(player: Player, path: ThreadPath, candidates: set[int]) -> None:
     path.pages = _read(player, pages)
     path.mapped = {virtual: physical for virtual, physical in path.mapped.items()
                    if physical in path.pages}
-    _outside(path, after)
+    return after
 
 
 def _read(player: Player, pages: list[int]) -> dict[int, bytes]:
@@ -373,14 +390,47 @@ def _read(player: Player, pages: list[int]) -> dict[int, bytes]:
     return found
 
 
+def _exceptions(player: Player, path: ThreadPath, exceptions: list[tuple[int, int, int]]) -> None:
+    """Add what exceptions stored at the stack pointer, which no instruction does (amd64).
+
+    The player is at the start of the window.
+    """
+    played = {page: bytearray(content) for page, content in path.pages.items()}
+    machine, done = player.machine, 0
+    found: list[tuple[int, int, bytes]] = []
+    for position, sp, index in exceptions:
+        found += path.stores[done:index]
+        for _moment, address, content in path.stores[done:index]:
+            _store(played, address, content)
+        done = index + 1
+        moment = path.stores[index][0]
+        if player.seek(position + 1) is not None:
+            raise KeyboardInterrupt
+        for word in range(sp, sp + FRAME, 8):
+            physical = machine.translate(word)
+            page = None if physical is None else played.get(physical & -PAGE)
+            if physical is None or page is None or word % 8:
+                continue
+            now = machine.read_physical(physical, 8)
+            if page[physical % PAGE : physical % PAGE + 8] != now:
+                found.append((moment, physical, now))
+                _store(played, physical, now)
+    path.stores = found + path.stores[done:]
+
+
+def _store(pages: dict[int, bytearray], address: int, content: bytes) -> None:
+    """Change the copy of a page that contains a physical address, if there is one."""
+    page = pages.get(address & -PAGE)
+    if page is not None:
+        offset = address & PAGE - 1
+        page[offset : offset + len(content)] = content[: PAGE - offset]
+
+
 def _outside(path: ThreadPath, after: dict[int, bytes]) -> None:
     """Note what changed in memory although no instruction of the window stored it."""
     played = {page: bytearray(content) for page, content in path.pages.items()}
     for _moment, address, stored in path.stores:
-        there = played.get(address & -PAGE)
-        if there is not None:
-            offset = address & PAGE - 1
-            there[offset : offset + len(stored)] = stored[: PAGE - offset]
+        _store(played, address, stored)
     for page, content in played.items():
         if content != after[page]:
             path.outside += [(page + offset, 8) for offset in range(0, PAGE, 8)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dtrace.debug.debug_index import debug_index
 from dtrace.debug.kernel_types import kernel_types
-from dtrace.debug.variable_scopes import Scope, VariableScopes
+from dtrace.debug.variable_scopes import Scope, VariableScopes, ambiguous, is_ambiguous
 from dtrace.stacks.stack import StackFrame, Stacks
 from dwarf.debug_file import DebugDataError
 from dwarf.dwarf_types import DwarfTypes
@@ -118,4 +118,6 @@ class Locals:
         if target is None or (target != function.name if isinstance(target, str)
                               else value(target) != function.address):
             raise Unkept("the function was not called from there, but reached by a tail call")
+        if is_ambiguous(self._machine.arch, term):
+            raise Unkept(ambiguous(self._machine.arch))
         return value(term)

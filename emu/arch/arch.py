@@ -50,6 +50,8 @@ class Arch(ABC):
     macros: ClassVar[tuple[str, ...]]  # macros that C compilers for the architecture predefine
     link: ClassVar[str | None]  # register that receives a call's return address, if any
     dwarf_registers: ClassVar[tuple[str, ...]]  # general registers, indexed by DWARF number
+    # Register whose DWARF number compilers also use for the register that is always zero, if any.
+    zero_alias: ClassVar[str | None] = None
     # Frame record of a function: the register that points to the record, the offset of the caller's
     # value of this register, and the offset of the return address.
     frame_record: ClassVar[tuple[str, int, int]]

@@ -34,7 +34,7 @@ class LongList {
     this.show();
   }
 }
-function nanoseconds(n) { return n < 10000 ? n + " ns" : n < 1e7 ? (n / 1e3).toFixed(1) + " µs" : (n / 1e6).toFixed(2) + " ms"; }
+function nanoseconds(n) { return n < 10000 ? n + " ns" : n < 1e7 ? (n / 1e3).toFixed(1) + " us" : (n / 1e6).toFixed(2) + " ms"; }
 class View {
   constructor(path) {
     this.path = path; this.t = 0; this.selected = 0; this.open = new Set(); this.unfolded = new Set();

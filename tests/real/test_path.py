@@ -1,0 +1,50 @@
+"""Tests of ``kinst path`` on FreeBSD: the page's numbers are those of the recording."""
+
+import random
+import subprocess
+import sys
+
+import pytest
+
+from images.recordings import played
+from tests.browser import CHROMIUM, Shown
+from tests.conftest import ARCHES, real_kernel
+from tests.path_page import Counts, compare
+
+MOMENTS = 50
+MOST_BYTES = 5_000_000
+
+
+def path(*words):
+    return subprocess.run([sys.executable, "-m", "kinst_emu.commands.kinst", "path", *words],
+                          capture_output=True, text=True, check=False, timeout=900)
+
+
+@pytest.fixture(scope="module", params=ARCHES)
+def recording(request, tmp_path_factory):
+    image, file = real_kernel(request.param), tmp_path_factory.mktemp("path") / "cat.rec"
+    done = path("-k", str(image.path), "$ cat /etc/motd", "--of", "open", "--depth", "9", "-o",
+                str(file))
+    assert done.returncode == 0, done.stderr
+    assert "sys_open() of cat, call 1 of 1" in done.stdout
+    assert "vn_open_cred" in done.stdout and "namei" in done.stdout
+    return file
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium")
+@pytest.mark.parametrize("call", ["open", "execve"])
+def test_the_page_shows_what_the_recording_has_at_random_moments(recording, call, tmp_path):
+    page = tmp_path / "path.html"
+    done = path(str(recording), "--of", call, "--html", str(page))
+    assert done.returncode == 0, done.stderr
+    player, counts = played(recording, None, 2 * 10**9, ()), Counts()
+    with Shown(page, 1280) as shown:
+        shown.wait_for("window.view")
+        count = shown.value("view.path.count")
+        assert count > 10_000
+        for moment in sorted(random.Random(58).sample(range(count), MOMENTS)):
+            compare(player, shown, moment, counts)
+        found = shown.axe()
+    assert found["violations"] == [] and not found["wide"], found
+    assert counts.equal > MOMENTS and counts.registers > 15 * MOMENTS, vars(counts)
+    assert page.stat().st_size < MOST_BYTES
