@@ -61,7 +61,9 @@ def compare(player, shown, moment, counts):
         page.setdefault((scope.removesuffix(" [inlined]"), name), (value, unknown))
     seen = set()
     for frame in variables_of(Locals(machine), machine.read_register, 1):
-        for row in frame["variables"]:
+        rows = frame["variables"]
+        assert isinstance(rows, list)
+        for row in rows:
             key = frame["function"], row["name"]
             if key in seen:
                 continue  # hidden by a variable of an inner block
@@ -76,6 +78,6 @@ def compare(player, shown, moment, counts):
             if ours is None or theirs is None:
                 counts.not_compared += 1
                 continue
-            assert ours & (1 << 64) - 1 == theirs & (1 << 64) - 1, (moment, key, value, row["value"])
+            assert (ours - theirs) % (1 << 64) == 0, (moment, key, value, row["value"])
             counts.equal += 1
     return read

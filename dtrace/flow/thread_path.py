@@ -138,12 +138,49 @@ def follow(player: Player, code: KernelCode, head: Head, end: Position) -> Threa
     return path
 
 
+class _Calls:
+    """Listener of a ``Walk`` that adds the functions of a path's thread, with positions."""
+
+    def __init__(self, path: ThreadPath) -> None:
+        self._path, self._stack = path, list[int]()
+
+    def _own(self, thread: int) -> bool:
+        return not self._path.thread or thread in (self._path.thread, 0)
+
+    def enter(self, thread: int, position: int, time: int, name: str, how: str,
+              site: int | None) -> None:
+        """Note the entry of a function."""
+        if not self._own(thread):
+            return
+        path, stack = self._path, self._stack
+        path.frames.append(PathFrame(name, how, stack[-1] if stack else -1, len(stack), position))
+        stack.append(len(path.frames) - 1)
+
+    def leave(self, thread: int, position: int, time: int) -> None:
+        """Note the end of the innermost function."""
+        if self._stack and self._own(thread):
+            self._path.frames[self._stack.pop()].end = position
+
+    def ran(self, thread: int, count: int) -> None:
+        """Count instructions of the innermost function."""
+        if self._stack and self._own(thread):
+            self._path.frames[self._stack[-1]].own += count
+
+    def mark(self, thread: int, position: int, time: int, number: int) -> None:
+        """Ignore a marked instruction."""
+        return None
+
+    def named(self, thread: int) -> None:
+        """Ignore the address of the thread that has been reported as thread 0 until now."""
+        return None
+
+
 class _Collector:
-    """Listener of a ``Walk`` that collects the path of the thread on which a window begins."""
+    """Collector of the path of the thread on which a window begins."""
 
     def __init__(self, player: Player, code: KernelCode, head: Head) -> None:
         self._player, self._machine, self._code = player, player.machine, code
-        self._thread = self._now = head.thread
+        self._thread = head.thread
         machine, numbers = player.machine, player.machine.cpu.model.registers
         names = tuple(name for name in machine.arch.registers
                       if name != machine.arch.pc and name in numbers)
@@ -151,24 +188,21 @@ class _Collector:
         self.path = ThreadPath(head.thread, head.begin, head.begin, names,
                                {name: registers[name] for name in names})
         self._ids = [numbers[name] for name in names]
-        self._stack: list[int] = []
-        self._skew = head.begin.time - head.begin.instructions
-        # thread and skew from a position on
+        # (position, thread, time beyond the instruction count) from that position on
         self._threads: list[tuple[int, int, int]] = [
-            (head.begin.instructions, head.thread, self._skew)]
+            (head.begin.instructions, head.thread, head.begin.time - head.begin.instructions)]
         self._flowed = head.begin.instructions
-        self._moment_of: dict[int, int] = {}
         self._shown = [self.path.first[name] for name in names]
         self._current = list(self._shown)
         self._dirty = set[int]()
         self._mapped: dict[tuple[int, int], int | None] = {}
-        self._events: list[tuple[int, int, str, str, int]] = []
         self._taken = set[int]()  # positions at which exceptions are taken
         # (position, stack pointer, index in ``path.stores``) of each exception
         self.exceptions: list[tuple[int, int, int]] = []
         self._sp = names.index(machine.arch.sp)
         self.candidates = set[int]()  # virtual pages that values of registers point to
-        self._walk = Walk(code, head, self)
+        self._calls = _Calls(self.path)
+        self._walk = Walk(code, head, self._calls)
         self.path.outer = len(self.path.frames)
 
     # -- the window -------------------------------------------------------------------------------
@@ -301,35 +335,6 @@ class _Collector:
             self._mapped[key] = found
             if found is not None:
                 self.path.mapped[found & -PAGE] = physical & -PAGE
-
-    # -- functions --------------------------------------------------------------------------------
-
-    def enter(self, thread: int, position: int, time: int, name: str, how: str,
-              site: int | None) -> None:
-        """Note the entry of a function."""
-        if thread != self._thread and self._thread:
-            return
-        path, stack = self.path, self._stack
-        path.frames.append(PathFrame(name, how, stack[-1] if stack else -1, len(stack), position))
-        stack.append(len(path.frames) - 1)
-
-    def leave(self, thread: int, position: int, time: int) -> None:
-        """Note the end of the innermost function."""
-        if self._stack and (thread == self._thread or not self._thread):
-            self.path.frames[self._stack.pop()].end = position
-
-    def ran(self, thread: int, count: int) -> None:
-        """Count instructions of the innermost function."""
-        if self._stack and (thread == self._thread or not self._thread):
-            self.path.frames[self._stack[-1]].own += count
-
-    def mark(self, thread: int, position: int, time: int, number: int) -> None:
-        """Ignore a marked instruction."""
-        return None
-
-    def named(self, thread: int) -> None:
-        """Ignore the address of the thread that has been reported as thread 0 until now."""
-        return None
 
     def _place_frames(self) -> None:
         """Replace positions in the frames by moments."""

@@ -1,5 +1,4 @@
-"""Windows of a recording that a path shows: one call of a function, or everything between two
-positions."""
+"""Windows of a recording that a path shows, such as one call of a function."""
 
 import difflib
 from dataclasses import dataclass
