@@ -71,6 +71,7 @@ class LockKind:
     :param flags: bits of the word that belong to neither.
     :param shared: bits of the word that are set if the lock is shared.
     :param spins: whether a thread that waits for the lock spins instead of sleeping.
+    :param name: name of the kind for users.
     """
 
     kind: str
@@ -78,6 +79,7 @@ class LockKind:
     flags: int
     shared: int
     spins: bool = False
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,12 @@ class LockMembers:
     :param shift: position of the number's lowest bit in ``flags``.
     :param mask: mask of the number after the shift.
     :param kinds: kinds of locks by number; None: a kind that is not supported.
+    :param name: member of ``kind`` that points to the lock's name.
+    :param initialized: bit of ``flags`` that is set in every lock that may be used.
+    :param functions: patterns for the names of the functions that lock, unlock, or wait for a lock;
+        a lock is taken by their caller.
+    :param entered: functions that acquire a lock which is not in a word of the lock: (function,
+        function that releases it, kind, whether the first argument is the lock).
     """
 
     kind: str
@@ -96,6 +104,10 @@ class LockMembers:
     shift: int
     mask: int
     kinds: tuple[LockKind | None, ...]
+    name: str = ""
+    initialized: int = 0
+    functions: tuple[str, ...] = ()
+    entered: tuple[tuple[str, str, str, bool], ...] = ()
 
 
 @dataclass(frozen=True)

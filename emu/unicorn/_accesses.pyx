@@ -252,6 +252,7 @@ cdef class Accesses:
         kinds = (HOOK_BLOCK, HOOK_CODE, HOOK_MEM_WRITE | HOOK_MEM_READ)
         calls[0], calls[1], calls[2] = <void *>access_block, <void *>access_code, <void *>access_memory
         self.open = True
+        engine.clock.observed += 1
         for i in range(3):
             engine._ok("observe accesses", engine.hook_add(
                 engine.uc, &self.hooks[i], kinds[i], calls[i], self.s, <uint64_t>1, <uint64_t>0))
@@ -287,6 +288,7 @@ cdef class Accesses:
         if self.open:
             self.engine._still()
             self.open = False
+            self.engine.clock.observed -= 1
             try:
                 self.give()
             finally:
@@ -296,6 +298,7 @@ cdef class Accesses:
     def __dealloc__(self):
         cdef int i
         if self.open:  # the hooks point to this object, which is about to be freed
+            self.engine.clock.observed -= 1
             for i in range(3):
                 if self.hooks[i]:
                     self.engine.hook_del(self.engine.uc, self.hooks[i])

@@ -208,7 +208,9 @@ cdef void interrupt_hook(void *uc, uint32_t vector, void *data) noexcept nogil:
     c.turns[0] += 1
     if c.trap != NULL and c.trap(c.trap_data, vector):
         return
-    if delivers(c):
+    # After a fault in a load that spans two pages, Unicorn calls no memory hooks until it is entered
+    # again. An exception that is handled in Python enters it again.
+    if delivers(c) and not c.observed:
         pc = register_read(c, c.pc_register) - c.pc_ahead
         if delivered(c, vector, pc, executed(c, pc)):
             return

@@ -174,6 +174,7 @@ cdef class Steps:
         if engine.clock.exchanging != NULL:
             raise RuntimeError("another listener already observes instructions of this engine")
         self.open = True
+        engine.clock.observed += 1
         engine.clock.exchanging, engine.clock.exchanging_data = step_exchange, self.s
         for i in range(3):
             engine._ok("observe instructions", engine.hook_add(
@@ -203,6 +204,7 @@ cdef class Steps:
         if self.open:
             self.flush()
             self.open = False
+            self.engine.clock.observed -= 1
             self.engine.clock.exchanging = NULL
             for i in range(3):
                 self.engine.unhook(self.hooks[i])
@@ -210,6 +212,7 @@ cdef class Steps:
     def __dealloc__(self):
         cdef int i
         if self.open:  # the hooks point to this object, which is about to be freed
+            self.engine.clock.observed -= 1
             for i in range(3):
                 self.engine.clock.exchanging = NULL
                 if self.hooks[i]:

@@ -127,6 +127,7 @@ cdef class WriteWatch:
             engine.uc, &self.block_hook_, HOOK_BLOCK, <void *>watch_block, &self.w,
             <uint64_t>1, <uint64_t>0))
         self.open = True
+        engine.clock.observed += 1
         engine.flush_translations()
 
     def close(self):
@@ -134,11 +135,13 @@ cdef class WriteWatch:
         if self.open:
             self.engine._still()
             self.open = False
+            self.engine.clock.observed -= 1
             self.engine.unhook(self.store_hook)
             self.engine.unhook(self.block_hook_)
 
     def __dealloc__(self):
         if self.open:  # the hooks point to this object, which is about to be freed
+            self.engine.clock.observed -= 1
             self.engine.hook_del(self.engine.uc, self.store_hook)
             self.engine.hook_del(self.engine.uc, self.block_hook_)
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "call": "call a function of the booted kernel",
     "run": "run a command in the kernel's user space",
     "record": "record a boot, calls or a program for replay",
+    "locks": "show the locks that a run acquires and releases",
     "path": "walk through a call in a recorded run, as a page or as text",
     "why": "find out why a system call failed, or why something else happened in a run",
     "replay": "play a recording to its end or to any position",

@@ -87,12 +87,27 @@ PROCESS_MEMBERS = ProcessMembers("struct thread", "td_proc", "struct proc", "p_p
 SIGNAL_MEMBERS = SignalMembers("struct thread", ("td_sigqueue.sq_signals", "td_sigqueue.sq_kill"),
                                "td_ast", ((0, 14), (1_500_000, 15)), stop=17, count=128)
 
-# Members of locks (sys/lock.h, mutex.h, sx.h, rwlock.h), in the order of lock_classes[]: spin and
-# sleep mutexes, sx, rm, rm_sleepable, rw, lockmgr.
-LOCK_MEMBERS = LockMembers("struct lock_object", "lo_flags", 24, 15, (
-    LockKind("struct mtx", "mtx_lock", 7, 0, spins=True), LockKind("struct mtx", "mtx_lock", 7, 0),
-    LockKind("struct sx", "sx_lock", 31, 1), None, None,
-    LockKind("struct rwlock", "rw_lock", 31, 1), None))
+# Members of locks (sys/lock.h, mutex.h, sx.h, rwlock.h, lockmgr.h), in the order of
+# lock_classes[]: spin and sleep mutexes, sx, rm, rm_sleepable, rw, lockmgr. The locks inside rm
+# locks are mutexes and sx locks; readers of rm locks and epochs are on lists (kern_rmlock.c,
+# subr_epoch.c). LO_INITIALIZED is 1 << 16.
+LOCK_MEMBERS = LockMembers(
+    "struct lock_object", "lo_flags", 24, 15, (
+        LockKind("struct mtx", "mtx_lock", 7, 0, spins=True, name="spin mutex"),
+        LockKind("struct mtx", "mtx_lock", 7, 0, name="mutex"),
+        LockKind("struct sx", "sx_lock", 31, 1, name="sx"), None, None,
+        LockKind("struct rwlock", "rw_lock", 31, 1, name="rw"),
+        LockKind("struct lock", "lk_lock", 31, 1, name="lockmgr")),
+    "lo_name", 1 << 16,
+    ("_*mtx_*", "mtx_*", "_*rw_*", "rw_*", "_*sx_*", "sx_*", "lockmgr*", "_*lockmgr*", "atomic_*",
+     "thread_lock*", "_thread_lock*", "lock_delay*", "get_curthread", "critical_*", "spinlock_*",
+     "_*rm_*lock*", "rm_*lock*", "epoch_*", "_epoch_*", "turnstile_*", "vn_lock*", "_vn_lock*",
+     "VOP_LOCK1*", "VOP_UNLOCK*", "vop_lock", "vop_unlock", "vop_stdlock*", "vop_stdunlock*",
+     "ffs_lock", "ffs_unlock", "_vm_map_lock*", "_vm_map_trylock*", "_vm_map_unlock*"),
+    (("_rm_rlock", "_rm_runlock", "rm", True),
+     ("_epoch_enter_preempt", "_epoch_exit_preempt", "epoch", True),
+     ("epoch_enter_preempt", "epoch_exit_preempt", "epoch", True),
+     ("epoch_enter", "epoch_exit", "epoch", True)))
 
 # Functions and members used to start a thread (RFSTOPPED of sys/unistd.h; TSF_BOUND and
 # td_get_sched() of kern/sched_ule.c).

@@ -1,0 +1,165 @@
+"""``kinst locks``: show the locks that a recorded run acquires and releases."""
+
+import argparse
+import json
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from dtrace.debug.kernel_types import kernel_types
+from dtrace.flow.code import KernelCode
+from dtrace.flow.lock_events import Holding, LockEvents
+from dtrace.stacks.threads import Threads
+from emu.host.atomic_file import replacing
+from emu.host.errors import KinstError
+from emu.host.progress import PROGRESS
+from emu.machine.running_thread import thread_of
+from emu.replay.flow import Head
+from emu.replay.player import Player
+from images.boots import LIMIT
+from images.recordings import from_start, played
+from kinst_emu.cli.flows import find_window, stack_of
+from kinst_emu.locks.places import LockPlaces
+from kinst_emu.locks.report import classes, events, graph, inversions, is_new, orders, to_json
+from kinst_emu.path.window import Window, call_window
+from kinst_emu.runs.recorded_workload import is_recording, record_to_end, workload_options
+from kinst_emu.terminal.terminal import check_writable, parse_count
+
+DRAWING = 120  # time limit of graphviz in seconds
+EXAMPLES = (
+    "kinst locks -k kernel '$ cat /etc/motd' --of fork",
+    "kinst locks -k kernel '$ ls /' --summary",
+    "kinst locks ls.rec --summary --graph order.svg",
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``kinst locks``."""
+    workload_options(parser, "required for a workload; default: that of the recording")
+    parser.add_argument("what", metavar="WHAT",
+                        help="a recording, or a workload as for kinst record: '$ COMMAND', a C "
+                        "file, calls in the booted kernel, or 'boot' (required)")
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--of", metavar="NAME[#N]",
+                        help="only during the Nth call of this function or system call (default: "
+                        "the whole run; default N: the last one)")
+    chosen.add_argument("--window", metavar="FROM:TO",
+                        help="only between two positions, as for kinst replay --trace-insns "
+                        "(default: the whole run)")
+    parser.add_argument("--summary", action="store_true",
+                        help="print one line for each class of locks (default: each acquisition "
+                        "and release)")
+    parser.add_argument("--graph", type=Path, metavar="FILE",
+                        help="write the order in which locks are acquired: FILE.svg, drawn by "
+                        "Graphviz, or FILE.dot (default: off)")
+    parser.add_argument("-o", dest="output", type=Path, metavar="FILE",
+                        help="keep the recording of the workload in this file (default: discard "
+                        "it)")
+    parser.add_argument("--json", action="store_true",
+                        help="print the acquisitions as JSON (default: text)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Record the workload if necessary, show its locks, and return the exit status."""
+    limit = LIMIT if arguments.limit is None else parse_count(arguments.limit, "--limit")
+    if arguments.graph is not None:
+        check_writable(arguments.graph, "--graph")
+        if arguments.graph.suffix not in (".svg", ".dot"):
+            raise KinstError(f"--graph {arguments.graph}: the name must end in .svg or .dot")
+        if arguments.graph.suffix == ".svg" and shutil.which("dot") is None:
+            raise KinstError(f"--graph {arguments.graph}: Graphviz is not installed (apt-get "
+                             "install graphviz); write a .dot file instead")
+    if is_recording(arguments.what):
+        if arguments.output is not None:
+            raise KinstError(f"-o {arguments.output}: {arguments.what} is a recording already")
+        return _shown(played(Path(arguments.what), arguments.kernel, limit, arguments.module),
+                      arguments)
+    if arguments.kernel is None:
+        raise KinstError(f"{arguments.what}: is not a recording; to run it, give a kernel with -k")
+    with tempfile.TemporaryDirectory(prefix="kinst-locks-") as directory:
+        path = arguments.output or Path(directory) / "locks.rec"
+        record_to_end(arguments, arguments.what, path)
+        return _shown(played(path, arguments.kernel, limit, arguments.module), arguments)
+
+
+def _shown(player: Player, arguments: argparse.Namespace) -> int:
+    machine = player.machine
+    members = machine.guest.threads.locks
+    if members is None or machine.image.symbols.find("lock_classes") is None:
+        raise KinstError(f"{machine.image.path}: this kernel has no locks that are known")
+    with PROGRESS.working("looking for the window"):
+        window = _window(player, arguments)
+    code = KernelCode(machine.image)
+    places = LockPlaces(code, members.functions)
+    with PROGRESS.working(
+            f"following {window.end.instructions - window.begin.instructions:,} instructions"):
+        found = _holdings(player, code, places, window)
+    names = Threads(machine).names({one.thread for one in found} | {
+        one.releaser for one in found})
+    order = orders(found)
+    if arguments.graph is not None:
+        _draw(arguments.graph, graph(order))
+    wrong = inversions(order)
+    if arguments.json:
+        print(json.dumps({
+            "title": window.title, "begin": window.begin.instructions,
+            "end": window.end.instructions, "locks": to_json(found, names, places.text),
+            "orders": [{"before": one.before, "after": one.after, "count": one.count,
+                        "where": places.text(one.where)} for one in order],
+            "inversions": [[one.before, one.after] for one, _other in wrong]}))
+        return 0
+    print(f"{window.title}: {sum(map(is_new, found))} acquisitions of "
+          f"{len({(one.lock.kind, one.lock.address) for one in found})} locks")
+    for line in (classes(found, places.text) if arguments.summary
+                 else events(found, names, places.text, window.begin.time)):
+        print(line)
+    for one, other in wrong:
+        print(f"both orders: {one.before} before {one.after} ({places.text(one.where)}), and the "
+              f"reverse ({places.text(other.where)})")
+    if arguments.graph is not None:
+        print(f"wrote {arguments.graph}")
+    return 0
+
+
+def _window(player: Player, arguments: argparse.Namespace) -> Window:
+    if arguments.of is not None:
+        return call_window(player, arguments.of)
+    if arguments.window is not None:
+        end = find_window(player, arguments.window)
+        return Window(player.position, end, f"From {arguments.window}")
+    from_start(player)
+    return Window(player.recording.start.position, player.recording.last, "The whole run")
+
+
+def _holdings(player: Player, code: KernelCode, places: LockPlaces, window: Window
+              ) -> list[Holding]:
+    if player.seek(window.begin) is not None:
+        raise KeyboardInterrupt
+    player.give()
+    machine = player.machine
+    members = machine.guest.threads.locks
+    assert members is not None
+    head = Head(machine.arch.name, machine.image.identity, window.begin, thread_of(machine),
+                stack_of(player))
+    finder = LockEvents(player, code, kernel_types(machine.image), members, places.is_locking,
+                        places.has_lock_code)
+    found = finder.holdings(head, window.end)
+    if player.seek(window.end) is not None:
+        raise KeyboardInterrupt
+    return found
+
+
+def _draw(path: Path, text: str) -> None:
+    """Write the graph, as text or drawn by Graphviz."""
+    content = text.encode()
+    if path.suffix == ".svg":
+        with PROGRESS.working("drawing the order of the locks"):
+            try:
+                content = subprocess.run(["dot", "-Tsvg"], input=content, capture_output=True,
+                                         check=True, timeout=DRAWING).stdout
+            except (subprocess.SubprocessError, OSError) as error:
+                raise KinstError(f"--graph {path}: Graphviz cannot draw it: {error}; write a .dot "
+                                 "file instead") from None
+    with replacing(path) as file:
+        file.write(content)
