@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from dtrace.flow.code import KernelCode
 from dtrace.flow.steps import CHUNK, INSTRUCTION, REGISTER, Translations
 from dtrace.flow.steps import ENTRY as STEP
-from dtrace.flow.walk import INLINE, Walk
+from dtrace.flow.walk import INLINE, TAIL, Walk
 from dwarf.members import offset_of
 from dwarf.types import Types
 from emu.guest.guest import LockKind, LockMembers
@@ -127,16 +127,22 @@ class _Stacks:
 
     def __init__(self) -> None:
         self._stacks: dict[int, list[tuple[int | None, int, bool]]] = {}
+        self._left: dict[int, tuple[int | None, int, bool]] = {}  # the last call that ended
 
     def enter(self, thread: int, position: int, time: int, name: str, how: str,
               site: int | None) -> None:
-        """Note a call: its site, its time, and whether it is inlined."""
+        """Note a call: its site, its time, and whether it is inlined.
+
+        A function that was reached by a tail call takes the place of the one that made it.
+        """
+        if how == TAIL and thread in self._left:
+            site, time, _inlined = self._left[thread]
         self._stacks.setdefault(thread, []).append((site, time, how == INLINE))
 
     def leave(self, thread: int, position: int, time: int) -> None:
         """Forget the innermost call."""
         if self._stacks.get(thread):
-            self._stacks[thread].pop()
+            self._left[thread] = self._stacks[thread].pop()
 
     def ran(self, thread: int, count: int) -> None:
         """Ignore executed instructions."""

@@ -3,6 +3,7 @@
 import argparse
 import datetime
 import io
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -126,6 +127,30 @@ def parse_idle(text: str | None) -> int:
     :raises KinstError: when it is not a positive number of seconds.
     """
     return IDLE if text is None else parse_count(text, "--idle") * 10**9
+
+
+def set_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--set``."""
+    parser.add_argument("--set", action="append", default=[], metavar="PLACE=VALUE",
+                        help="before the workload starts, give a variable or member of the kernel "
+                        "this value, e.g. 'maxproc=16' or "
+                        "'curthread->td_proc->p_limit->pl_rlimit[7].rlim_cur=4'; may be repeated "
+                        "(default: change nothing)")
+
+
+def change(machine: UnicornMachine, texts: list[str], said: bool = True) -> None:
+    """Give variables the values of ``--set``, and print what was changed on standard error.
+
+    :param said: whether to print it.
+    :raises KinstError: if a value cannot be set.
+    """
+    if not texts:
+        return
+    from dtrace.calls.settings import set_all
+
+    for done in set_all(machine, texts):
+        if said:
+            print(f"kinst: set {done}", file=sys.stderr)
 
 
 def files_option(parser: argparse.ArgumentParser) -> None:

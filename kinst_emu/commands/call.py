@@ -14,7 +14,13 @@ from emu.unicorn import snapshot
 from images import catalog
 from images.boots import BootAhead, BootError, settle_at_reader, unbooted
 from kinst_emu.api.record_run import recorded
-from kinst_emu.cli.boot_words import cpus_option, self_contained_option, with_cpus
+from kinst_emu.cli.boot_words import (
+    change,
+    cpus_option,
+    self_contained_option,
+    set_option,
+    with_cpus,
+)
 from kinst_emu.cli.completion import kernel_option
 from kinst_emu.terminal.terminal import hexdump, parse_count, parse_size, show_byte, show_console
 
@@ -56,6 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="record the call in this file for kinst replay, even if it fails "
                         "(default: no recording)")
     self_contained_option(parser)
+    set_option(parser)
     parser.add_argument("--json", action="store_true",
                         help="print the result as JSON (default: text)")
 
@@ -92,6 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
         with recorded(machine, arguments.record, start, arguments.call, arguments.json,
                       arguments.self_contained), \
                 PROGRESS.working(f"calling {arguments.call}"):
+            change(machine, arguments.set)
             value = evaluation.run(program)
     except CallError as error:
         from dtrace.stacks.stack import failure  # imported only after a failed call

@@ -30,6 +30,7 @@ from images.boots import LIMIT
 from images.recordings import played
 from images.shell import program_files, without_marks
 from kinst_emu.cli import flows
+from kinst_emu.cli.branches import run_branch
 from kinst_emu.cli.completion import module_option
 from kinst_emu.cli.debugging import serve_recording
 from kinst_emu.terminal.terminal import hexdump, parse_count, show_byte
@@ -102,6 +103,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stores", action="store_true",
                         help="with --trace-insns: also show the memory that each instruction wrote "
                         "(default: off)")
+    parser.add_argument("--set", action="append", default=[], metavar="PLACE=VALUE",
+                        help="leave the recording at the position of --to, give a variable or "
+                        "member of the kernel this value there, and run on without the recording "
+                        "to the shell's prompt; may be repeated (default: stay in the recording)")
     parser.add_argument("--gdb", metavar="PORT",
                         help="wait for gdb on this loopback port; 0 selects a free port, - uses "
                         "standard input and output; gdb can also execute the recording backward; "
@@ -123,6 +128,11 @@ def run(arguments: argparse.Namespace) -> int:
     player = played(arguments.recording, arguments.kernel, limit, arguments.module)
     recording, machine = player.recording, player.machine
     places = [_sized(text, "--memory") for text in arguments.memory]
+    if arguments.set:
+        if arguments.to is None:
+            raise KinstError("--set: give the position at which to leave the recording with --to")
+        run_branch(player, arguments.to, arguments.set, limit)
+        return 0
     if arguments.who_wrote is not None:
         return _who_wrote(player, arguments)
     if arguments.origin is not None:
@@ -177,6 +187,7 @@ def run(arguments: argparse.Namespace) -> int:
 ORIGIN = 8  # maximum size in bytes of a memory value that is traced to its origin
 # Options that each mode accepts, in addition to -k, --limit and -q
 MODES = {
+    "set": ("to",),
     "who_wrote": ("before", "to", "writes", "process", "json"),
     "origin": ("to", "process", "json"),
     "trace_insns": ("format", "output", "mark", "registers", "stores"), "gdb": ("begin", "to"),

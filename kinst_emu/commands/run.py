@@ -20,11 +20,13 @@ from images.shell import (
     with_userland,
 )
 from kinst_emu.cli.boot_words import (
+    change,
     files_option,
     idle_option,
     keep_disks,
     loader_options,
     parse_idle,
+    set_option,
     static_option,
     with_options,
 )
@@ -59,6 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", default=str(LIMIT), metavar="N",
                         help="abandon the command after N instructions (default: %(default)s)")
     idle_option(parser)
+    set_option(parser)
     parser.add_argument("--digest", action="store_true",
                         help="print the SHA-256 of memory, registers, devices, clock and console "
                         "after the command (default: off)")
@@ -97,6 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
     before = machine.instructions
     try:
         with connected(machine, device_words(arguments)):
+            change(machine, arguments.set)
             ran = run_command(machine, " ".join(words), limit, idle)
         digest = machine.digest() if arguments.digest else ""
         spent = machine.instructions - before

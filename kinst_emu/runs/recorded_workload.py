@@ -29,10 +29,12 @@ from kinst_emu.api.kernel import Kernel
 from kinst_emu.api.record_run import recorded
 from kinst_emu.api.workload import load_program, program_of, run_program
 from kinst_emu.cli.boot_words import (
+    change,
     files_option,
     idle_option,
     loader_options,
     parse_idle,
+    set_option,
     static_option,
     with_options,
 )
@@ -50,6 +52,7 @@ def workload_options(parser: argparse.ArgumentParser, optional: str = "") -> Non
     loader_options(parser)
     files_option(parser)
     static_option(parser)
+    set_option(parser)
     parser.add_argument("--memory", default="512M", metavar="SIZE",
                         help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
     idle_option(parser)
@@ -74,6 +77,8 @@ def record(arguments: argparse.Namespace, workload: str, path: Path, quiet: bool
     memory = parse_size(arguments.memory)
     limit = None if arguments.limit is None else parse_count(arguments.limit, "--limit")
     idle = parse_idle(arguments.idle)
+    if arguments.set and workload == BOOT:
+        raise KinstError("--set: works only with a workload after the boot")
     boots, program = workload == BOOT, Path(workload) if workload.endswith(".py") else None
     function = None if program is None else load_program(program)
     command = workload[1:].strip() if workload.startswith("$") else None
@@ -114,6 +119,7 @@ def record(arguments: argparse.Namespace, workload: str, path: Path, quiet: bool
                       quiet=not said, self_contained=self_contained), \
                 connected(machine, device_words(arguments)), \
                 PROGRESS.working(f"recording {workload}"):
+            change(machine, arguments.set)
             if program is not None and function is not None:
                 run_program(program, function, Kernel(image), machine)
             elif command is not None:

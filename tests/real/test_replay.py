@@ -21,6 +21,7 @@ from kinst.probes.probed_code import ProbeError
 from kinst.providers.fbt import create
 from tests.conftest import real_kernel
 from tests.dtrace.programs import command
+from tests.kinst_emu.commands.test_commands import run
 
 
 @pytest.fixture
@@ -139,3 +140,16 @@ def test_a_recording_of_a_killed_process_replays_to_its_last_position(arch, tmp_
         assert played.position == recording.last and played.difference() == ""
         path.unlink()
     assert len(set(ended)) > 1
+
+
+def test_a_branch_shows_what_another_value_would_have_done(arch, tmp_path):
+    path = tmp_path / "wc.rec"
+    done = run("kinst", "record", "-k", str(real_kernel(arch).path), "$ echo a b | wc", "-o",
+               str(path))
+    assert done.returncode == 0 and "maxproc limit" not in done.stdout, done
+    branch = run("kinst", "replay", str(path), "--to", "sys_fork", "--set", "maxproc=2")
+    assert branch.returncode == 0, branch.stderr
+    assert "maxproc limit exceeded" in branch.stdout
+    assert "the branch ended after" in branch.stderr and "the shell's prompt" in branch.stderr
+    again = run("kinst", "replay", str(path), "--json")
+    assert '"same": true' in again.stdout, "the recording itself is unchanged"
