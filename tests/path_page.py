@@ -23,11 +23,13 @@ READ = """(function (t) {
     calls: document.querySelectorAll('#tree .row').length,
     code: text(document.querySelector('#code .now'))};
 })(%d)"""
+VARIABLES = READ[READ.index("  function text"):READ.index("  return {registers")].replace(
+    "  function text", "(function () { function text", 1) + "return variables; })()"
 NUMBER = re.compile(r"-?(?:0x[0-9a-f]+|\d+)")
 WORDS = {"true": 1, "True": 1, "false": 0, "False": 0, "NULL": 0}
 
 
-def number(text):
+def number_in(text):
     """Return the number that a value's text contains, or None for a structure or array."""
     if text.startswith(("{", "[")):
         return None
@@ -43,7 +45,8 @@ class Counts:
     """Number of values that are equal, that only one side knows, and that were not compared."""
 
     def __init__(self):
-        self.equal = self.unknown = self.only_page = self.not_compared = self.registers = 0
+        self.equal = self.callers = self.registers = 0
+        self.unknown = self.only_page = self.not_compared = 0
 
 
 def compare(player, shown, moment, counts):
@@ -56,11 +59,26 @@ def compare(player, shown, moment, counts):
     for name, text in read["registers"].items():
         assert int(text, 16) == machine.read_register(name), (moment, name)
         counts.registers += 1
+    for frame in (0, 1):
+        if frame:
+            read_frame = shown.value("view.selected = 1, view.renderValues(), 1") and (
+                shown.value(VARIABLES))
+        else:
+            read_frame = read["variables"]
+        values(moment, frame, read_frame, variables_of(Locals(machine), machine.read_register, 2),
+               counts)
+    return read
+
+
+def values(moment, number, variables, frames, counts):
+    """Compare the variables of one frame on the page with those of the replay."""
     page = {}
-    for scope, name, value, unknown in read["variables"]:
+    for scope, name, value, unknown in variables:
         page.setdefault((scope.removesuffix(" [inlined]"), name), (value, unknown))
     seen = set()
-    for frame in variables_of(Locals(machine), machine.read_register, 1):
+    for frame in frames:
+        if frame["frame"] != number or not any(scope == frame["function"] for scope, _ in page):
+            continue  # a function that was entered before the path begins
         rows = frame["variables"]
         assert isinstance(rows, list)
         for row in rows:
@@ -68,16 +86,19 @@ def compare(player, shown, moment, counts):
             if key in seen:
                 continue  # hidden by a variable of an inner block
             seen.add(key)
-            value, unknown = page[key]
+            shown_value, unknown = page[key]
             if row["unknown"]:
                 counts.unknown += bool(unknown)
                 counts.only_page += not unknown
                 continue
-            assert value is not None, (moment, key, unknown, row["value"])
-            ours, theirs = number(value), number(row["value"])
+            if shown_value is None and unknown.startswith("not in the page"):
+                counts.not_compared += 1
+                continue
+            assert shown_value is not None, (moment, key, unknown, row["value"])
+            ours, theirs = number_in(shown_value), number_in(row["value"])
             if ours is None or theirs is None:
                 counts.not_compared += 1
                 continue
-            assert (ours - theirs) % (1 << 64) == 0, (moment, key, value, row["value"])
+            assert (ours - theirs) % (1 << 64) == 0, (moment, key, shown_value, row["value"])
             counts.equal += 1
-    return read
+            counts.callers += number

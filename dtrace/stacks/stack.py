@@ -210,8 +210,11 @@ class Stacks:
             return trap_step(self._machine)
         rule, known = self._sources.rule(pc - is_return), arch.dwarf_registers
         if not is_return and (rule is None or arch.link is not None):
-            # On architectures with a link register, the debug data does not describe epilogues.
-            followed = self._followed(pc, rule is None)
+            # On architectures with a link register, the debug data does not describe epilogues, and
+            # prologues only from their last instruction on.
+            initial = rule is not None and rule.base < len(known) and (
+                known[rule.base] == arch.sp and not rule.offset)
+            followed = self._followed(pc, rule is None or initial)
             if followed is not None:
                 return followed
         if rule is not None and rule.base < len(known) and known[rule.base]:

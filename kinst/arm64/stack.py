@@ -14,6 +14,9 @@ PAIRS = {0xA8C00000: (True, "post"), 0xA9400000: (True, "offset"), 0xA9C00000: (
 # LDR and STR of a 64-bit register with a signed 9-bit offset -> (whether it is a load, mode)
 SINGLES = {0xF8400400: (True, "post"), 0xF8400C00: (True, "pre"),
            0xF8000400: (False, "post"), 0xF8000C00: (False, "pre")}
+# PACIASP, PACIBSP, AUTIASP and AUTIBSP sign and check the return address in bits that addresses do
+# not use; CPUs without pointer authentication, such as that of the machine, ignore them.
+SIGNING = frozenset({0xD503233F, 0xD503237F, 0xD50323BF, 0xD50323FF})
 LOAD_UNSIGNED = (0xFFC00000, 0xF9400000)
 
 
@@ -40,6 +43,8 @@ def _indexed(registers: list[int], load: bool, mode: str, base: int, offset: int
 def stack_effect(code: bytes) -> StackEffect:
     """Return the effect of one instruction on the stack."""
     word, lost = int.from_bytes(code[:4], "little"), effect(code).writes
+    if word in SIGNING:
+        return StackEffect()
     rt, base = word & 31, word >> 5 & 31
     for (mask, value), sign in ((ADD, 1), (SUB, -1)):
         if word & mask == value and rt == SP:

@@ -261,17 +261,33 @@ class View {
   }
   goExecution(pc) { const later = this.path.pcs.indexOf(pc, this.t + 1); this.go(later >= 0 ? later : this.path.pcs.indexOf(pc)); }
   // -- values
+  // The function whose code a frame is part of.
+  physical(frame) {
+    while (frame && frame.how === "inline" && this.path.frames[frame.parent]) frame = this.path.frames[frame.parent];
+    return frame;
+  }
+  // The frame that was called when a chain of tail calls led to this one.
+  called(frame) {
+    const {frames, roots} = this.path;
+    while (frame.how === "tail call") {
+      const siblings = frames[frame.parent] ? frames[frame.parent].below : roots;
+      const before = siblings.filter(f => f.number < frame.number && f.end === frame.begin && f.how !== "inline").pop();
+      if (!before) break;
+      frame = before;
+    }
+    return frame;
+  }
   // The stack: functions with the moment at which each stands, innermost first.
   stack() {
-    const path = this.path, views = []; let moment = this.t, interrupted = false;
-    let frame = this.frame();
+    const path = this.path, views = []; let moment = this.t, interrupted = false, frame = this.frame();
     while (frame) {
-      let outer = frame;  // an inline copy's code is part of a function
-      while (outer.how === "inline" && path.frames[outer.parent]) outer = path.frames[outer.parent];
-      views.push(new FrameView(path, outer, this.t, moment, interrupted));
-      interrupted = outer.how === "interrupt";
-      moment = interrupted ? outer.begin : Math.max(0, outer.begin - 1);
-      if (outer.number < path.outer) moment = 0;
+      const outer = this.physical(frame), first = this.called(outer);
+      const view = new FrameView(path, outer, this.t, Math.max(0, moment), interrupted);
+      // What a function held that was entered before the path begins is known only for the last of them.
+      view.before = moment < 0 || views.length > 0 && !interrupted && this.physical(this.frame(moment)) !== outer;
+      views.push(view);
+      interrupted = first.how === "interrupt";
+      moment = first.number < path.outer ? -1 : interrupted ? first.begin : first.begin - 1;
       frame = path.frames[outer.parent];
     }
     return views;
@@ -280,12 +296,10 @@ class View {
     const path = this.path, views = this.stack();
     this.selected = Math.min(this.selected, Math.max(0, views.length - 1));
     $("stack").replaceChildren(...views.map((view, i) => {
-      const before = i && (views[i].frame.number < path.outer && views[i - 1].frame.number <= path.outer);
-      const scope = path.scopeOf[view.pc], names = !before && scope >= 0 ? path.scopes[scope].map(s => s[0] + (s[1] ? " [inlined]" : "")).join(" in ") : "";
+      const before = view.before, scope = path.scopeOf[view.pc], names = !before && scope >= 0 ? path.scopes[scope].map(s => s[0] + (s[1] ? " [inlined]" : "")).join(" in ") : "";
       const button = element("button", {type: "button", textContent: (names || view.frame.name) + (before ? " (entered before the path)" : ` ${path.lineText(path.lineAt[view.moment])}`)});
       if (i === this.selected) button.setAttribute("aria-current", "true");
       button.addEventListener("click", () => { this.selected = i; this.renderValues(); });
-      view.before = before;
       return element("li", {}, button);
     }));
     const view = views[this.selected], made = [];

@@ -46,5 +46,6 @@ def test_the_page_shows_what_the_recording_has_at_random_moments(recording, call
             compare(player, shown, moment, counts)
         found = shown.axe()
     assert found["violations"] == [] and not found["wide"], found
-    assert counts.equal > MOMENTS and counts.registers > 15 * MOMENTS, vars(counts)
+    assert counts.equal > MOMENTS and counts.callers > 10, vars(counts)
+    assert counts.registers > 15 * MOMENTS, vars(counts)
     assert page.stat().st_size < MOST_BYTES

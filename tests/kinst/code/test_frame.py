@@ -102,3 +102,25 @@ def test_a_jump_to_a_cold_part_is_not_a_return(arch):
                              lambda _target, cold=cold: not cold)
         frame = code.in_epilogue(function, places(pieces)[number])
         assert (frame is None) == cold
+
+
+# paciasp; sub sp, sp, #0x90; stp x29, x30, [sp, #0x30]; stp x28, x27, [sp, #0x40]; nop;
+# ldp x29, x30, [sp, #0x30]; add sp, sp, #0x90; autiasp; ret
+SIGNED = ["3f2303d5", "ff4302d1", "fd7b03a9", "fc6f04a9", "1f2003d5", "fd7b43a9", "ff430291",
+          "bf2303d5", "c0035fd6"]
+
+
+@pytest.mark.parametrize(("index", "offset"), [(0, 0), (1, 0), (2, 0x90), (3, 0x90), (4, 0x90)])
+def test_a_prologue_that_signs_the_return_address_is_followed(index, offset):
+    walk, function = follower("arm64", SIGNED)
+    assert walk.in_prologue(function, places(SIGNED)[index]) == CodeFrame("sp", offset, (), "x30")
+
+
+@pytest.mark.parametrize(("index", "wanted"), [
+    (6, CodeFrame("sp", 0x90, (), "x30")), (7, CodeFrame("sp", 0, (), "x30")),
+    (8, CodeFrame("sp", 0, (), "x30")),
+    (5, CodeFrame("sp", 0x90, (("x29", -0x60), ("pc", -0x58)))),
+])
+def test_an_epilogue_that_checks_the_return_address_is_followed(index, wanted):
+    walk, function = follower("arm64", SIGNED)
+    assert walk.in_epilogue(function, places(SIGNED)[index]) == wanted
