@@ -31,21 +31,29 @@ class Place:
     :param text: expression, as the user wrote it.
     :param size: bytes.
     :param type: None if it is unknown.
+    :param bits: for a bit-field, the number of its lowest bit from the address on, and its width.
+    :param number: whether the expression is a number or register, which is the address.
     """
 
     text: str
     address: int
     size: int
     type: Type | None
+    bits: tuple[int, int] | None = None
+    number: bool = False
 
 
 @dataclass(frozen=True)
 class _At:
-    """An object in memory or, if ``loaded`` is true, a number or the value of a register."""
+    """An object in memory or, if ``loaded`` is true, a number or the value of a register.
+
+    :param bits: as in ``Place``.
+    """
 
     value: int
     type: Type | None
     loaded: bool = False
+    bits: tuple[int, int] | None = None
 
 
 class Places:
@@ -84,11 +92,13 @@ class Places:
             pointed = strip(found.type) if found.type is not None else None
             if isinstance(pointed, Pointer):
                 return self._place(found.value, pointed.target)
-            return Place(text, found.value, WORD, None)
-        return self._place(found.value, found.type)
+            return Place(text, found.value, WORD, None, number=True)
+        return self._place(found.value, found.type, found.bits)
 
-    def _place(self, address: int, kind: Type | None) -> Place:
-        return Place(self._text, address, (size_of(kind) if kind is not None else 0) or WORD, kind)
+    def _place(self, address: int, kind: Type | None, bits: tuple[int, int] | None = None
+               ) -> Place:
+        return Place(self._text, address, (size_of(kind) if kind is not None else 0) or WORD, kind,
+                     bits)
 
     def _wrong(self, why: str) -> KinstError:
         return KinstError(f"'{self._text[:80]}' is not a place in memory: {why}; give an address, "
@@ -213,7 +223,8 @@ class Places:
         member = find_member(kind, name)
         if member is None:
             raise self._wrong(f"{declare(kind)} has no member '{name}'")
-        return _At(at.value + member.offset // 8 & MASK, member.type)
+        bits = None if member.width is None else (member.offset % 8, member.width)
+        return _At(at.value + member.offset // 8 & MASK, member.type, bits=bits)
 
     def _element(self, at: _At, index: int) -> _At:
         inner = self._pointed(at)

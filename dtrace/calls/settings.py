@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from dtrace.calls.places import Place, Places
 from dwarf.types import Enumeration, Integer, Pointer, Type, declare, strip
+from emu.elf.symbols import STT_OBJECT
 from emu.host.errors import KinstError, MemoryAccessError
 from emu.machine.machine import Machine
 
@@ -18,11 +19,17 @@ class Done:
     """A variable that was set.
 
     :param text: the expression, as the user wrote it.
+    :param size: number of bytes in which it is.
+    :param shift: number of its lowest bit in them.
+    :param width: number of its bits.
     :param before: its value before, as an unsigned number.
     """
 
     text: str
     place: Place
+    size: int
+    shift: int
+    width: int
     before: int
     after: int
 
@@ -34,8 +41,8 @@ class Done:
         if isinstance(kind, Pointer):
             return f"{value:#x}"
         if isinstance(kind, Integer | Enumeration) and kind.signed and (
-                value >> 8 * self.place.size - 1):
-            return str(value - (1 << 8 * self.place.size))
+                value >> self.width - 1):
+            return str(value - (1 << self.width))
         return str(value)
 
 
@@ -61,7 +68,10 @@ def set_all(machine: Machine, texts: list[str]) -> list[Done]:
     places = Places(machine)
     wanted = [_checked(machine, places, text) for text in texts]
     for done in wanted:
-        machine.write(done.place.address, done.after.to_bytes(done.place.size, "little"))
+        whole = int.from_bytes(machine.read(done.place.address, done.size), "little")
+        mask = (1 << done.width) - 1 << done.shift
+        machine.write(done.place.address, (whole & ~mask | done.after << done.shift).to_bytes(
+            done.size, "little"))
     return wanted
 
 
@@ -70,23 +80,37 @@ def _checked(machine: Machine, places: Places, text: str) -> Done:
     place = places.find(where)
     what = f"--set '{text[:80]}'"
     kind = None if place.type is None else strip(place.type)
+    if place.number:
+        raise KinstError(f"{what}: {where} is a number or a register, not a variable; to set what it "
+                         "points to, give its type, e.g. *(struct thread *)rdi")
     if kind is not None and not isinstance(kind, Integer | Enumeration | Pointer):
         raise KinstError(f"{what}: {where} is a {declare(kind)}; set one of its members or "
                          "elements that is a number or a pointer")
-    if not 0 < place.size <= MOST:
-        raise KinstError(f"{what}: {where} has {place.size} bytes; at most {MOST} can be set")
+    shift, width = place.bits or (0, 8 * (place.size if kind is not None
+                                          else _untyped(machine, where, what)))
+    size = (shift + width + 7) // 8
+    if not 0 < size <= MOST:
+        raise KinstError(f"{what}: {where} has {size} bytes; at most {MOST} can be set")
     try:
-        before = int.from_bytes(machine.read(place.address, place.size), "little")
+        before = int.from_bytes(machine.read(place.address, size), "little") >> shift
     except MemoryAccessError as error:
         raise KinstError(f"{what}: {error}") from None
-    bits = 8 * place.size
     number = _value(kind, value, what)
     signed = isinstance(kind, Integer | Enumeration) and kind.signed
-    least, most = (-(1 << bits - 1) if signed else 0), (1 << bits - signed) - 1
-    if not least <= number <= most and not (signed and most < number < 1 << bits
+    least, most = (-(1 << width - 1) if signed else 0), (1 << width - signed) - 1
+    if not least <= number <= most and not (signed and most < number < 1 << width
                                             and value[:2].lower() == "0x"):
         raise KinstError(f"{what}: {value} does not fit; {where} holds {least} to {most}")
-    return Done(where, place, before, number & (1 << bits) - 1)
+    mask = (1 << width) - 1
+    return Done(where, place, size, shift, width, before & mask, number & mask)
+
+
+def _untyped(machine: Machine, name: str, what: str) -> int:
+    """Return the size in bytes of a variable whose type is unknown."""
+    symbol = machine.image.symbols.find(name.rpartition("`")[2])
+    if symbol is None or symbol.kind != STT_OBJECT or symbol.size not in (1, 2, 4, 8):
+        raise KinstError(f"{what}: {name} is not a variable with a known type")
+    return symbol.size
 
 
 def _value(kind: Type | None, text: str, what: str) -> int:

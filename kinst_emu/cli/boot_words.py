@@ -138,10 +138,9 @@ def set_option(parser: argparse.ArgumentParser) -> None:
                         "(default: change nothing)")
 
 
-def change(machine: UnicornMachine, texts: list[str], said: bool = True) -> None:
+def change(machine: UnicornMachine, texts: list[str]) -> None:
     """Give variables the values of ``--set``, and print what was changed on standard error.
 
-    :param said: whether to print it.
     :raises KinstError: if a value cannot be set.
     """
     if not texts:
@@ -149,8 +148,7 @@ def change(machine: UnicornMachine, texts: list[str], said: bool = True) -> None
     from dtrace.calls.settings import set_all
 
     for done in set_all(machine, texts):
-        if said:
-            print(f"kinst: set {done}", file=sys.stderr)
+        print(f"kinst: set {done}", file=sys.stderr)
 
 
 def files_option(parser: argparse.ArgumentParser) -> None:

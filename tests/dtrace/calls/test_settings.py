@@ -2,8 +2,9 @@
 
 import pytest
 
-from dtrace.calls.places import Places
+from dtrace.calls.places import Place, Places
 from dtrace.calls.settings import set_all, split
+from dwarf.types import Integer
 from emu.host.errors import KinstError
 from images import boots, catalog
 from tests.conftest import ARCHES, MEMORY
@@ -77,3 +78,24 @@ def test_a_branch_needs_a_position_and_a_kernel_with_a_shell(tmp_path):
 def test_a_boot_cannot_be_changed_before_it_begins(tmp_path):
     refused(run("kinst", "record", "-k", "teaching/amd64", "boot", "--set", "ticks=1", "-o",
                 str(tmp_path / "boot.rec")), "works only with a workload after the boot")
+
+
+def test_registers_functions_and_unknown_types_are_refused(machine):
+    register = machine.arch.arguments[0]
+    with pytest.raises(KinstError, match="is a number or a register"):
+        set_all(machine, [f"{register}=5"])
+    with pytest.raises(KinstError, match="strlen"):
+        set_all(machine, ["strlen=0"])
+
+
+def test_a_bit_field_is_set_without_its_neighbours(monkeypatch, machine):
+    symbol = machine.symbol("ticks")
+    unsigned = Integer("unsigned int", 4, False)
+    place = Place("m->m_type", symbol.address, 4, unsigned, (5, 6))
+    monkeypatch.setattr("dtrace.calls.settings.Places.find", lambda self, text: place)
+    machine.write(symbol.address, (0xFFFF_FFFF).to_bytes(8, "little"))
+    (done,) = set_all(machine, ["m->m_type=3"])
+    assert (done.before, done.after) == (63, 3)
+    assert machine.read_u64(symbol.address) == 0xFFFF_FFFF & ~(63 << 5) | 3 << 5
+    with pytest.raises(KinstError, match="holds 0 to 63"):
+        set_all(machine, ["m->m_type=64"])
