@@ -13,6 +13,7 @@ from dtrace.bpf.interpreter import signed
 from dtrace.flow.code import KernelCode
 from dtrace.flow.steps import CHUNK, INSTRUCTION, REGISTER, Translations
 from dtrace.flow.steps import ENTRY as STEP
+from dtrace.flow.user_code import in_program
 from dtrace.flow.walk import Walk
 from emu.host.errors import KinstError, MemoryAccessError
 from emu.machine.machine import StopReason, Until
@@ -30,6 +31,7 @@ FRAME = 48  # maximum number of bytes that an exception stores at the stack poin
 MOST_PAGES = 1024  # maximum number of pages of memory that are kept
 STORE = int(StepKind.STEP_STORE)
 MASK = (1 << 64) - 1
+OWN, OTHER, EXCEPTION = range(3)  # what stored to memory
 
 
 @dataclass(slots=True)
@@ -66,7 +68,8 @@ class ThreadPath:
         instructions.
     :param changes: (moment, register, value): the register has the value from that moment on.
     :param loads: (instruction, physical address, size).
-    :param stores: (moment, physical address, bytes): memory has the bytes from that moment on.
+    :param stores: (moment, physical address, bytes, who): memory has the bytes from that moment
+        on; OWN, OTHER (another thread) or EXCEPTION stored them.
     :param frames: functions in the order of their entry.
     :param outer: number of frames at the start that were entered before the window.
     :param mapped: physical page of each virtual page that was accessed or is pointed to.
@@ -85,7 +88,7 @@ class ThreadPath:
     runs: list[tuple[int, int, int]] = field(default_factory=list)
     changes: list[tuple[int, int, int]] = field(default_factory=list)
     loads: list[tuple[int, int, int]] = field(default_factory=list)
-    stores: list[tuple[int, int, bytes]] = field(default_factory=list)
+    stores: list[tuple[int, int, bytes, int]] = field(default_factory=list)
     frames: list[PathFrame] = field(default_factory=list)
     outer: int = 0
     mapped: dict[int, int] = field(default_factory=dict)
@@ -127,15 +130,29 @@ def follow(player: Player, code: KernelCode, head: Head, end: Position) -> Threa
     :raises KeyboardInterrupt: if the user interrupts the replay.
     """
     begin = player.position
+    one_cpu(player)
     if end.instructions - begin.instructions > MOST:
         raise KinstError(f"the window has {end.instructions - begin.instructions:,} instructions; "
                          f"at most {MOST:,} can be shown")
     collector = _Collector(player, code, head)
     path = collector.follow(end)
-    after = _memory(player, path, collector.candidates)
+    for page in collector.moved:
+        del path.mapped[page]
+    after = _memory(player, path, collector.candidates - collector.moved)
     _exceptions(player, path, collector.exceptions)
     _outside(path, after)
     return path
+
+
+def one_cpu(player: Player) -> None:
+    """Check that a recording has one CPU, because the registers of others would be mixed up.
+
+    :raises KinstError: if it has several.
+    """
+    cpus = player.machine.image.options.cpus
+    if cpus > 1:
+        raise KinstError(f"{player.recording.path}: the recording has {cpus} CPUs; this works only "
+                         "with one, so far")
 
 
 class _Calls:
@@ -200,6 +217,7 @@ class _Collector:
         # (position, stack pointer, index in ``path.stores``) of each exception
         self.exceptions: list[tuple[int, int, int]] = []
         self._sp = names.index(machine.arch.sp)
+        self.moved = set[int]()  # virtual pages that were mapped to several physical pages
         self.candidates = set[int]()  # virtual pages that values of registers point to
         self._calls = _Calls(self.path)
         self._walk = Walk(code, head, self._calls)
@@ -281,9 +299,15 @@ class _Collector:
                 # What runs before the first thread exists belongs to it.
                 own, pc = threads[at][1] in (self._thread, 0), a
                 values = {}
-                if b in self._taken and b != last:
-                    self.exceptions.append((b, current[self._sp], len(path.stores)))
-                    path.stores.append((len(path.pcs), 0, b""))
+                if b in self._taken:
+                    # A fault's instruction is reported first, with the same position.
+                    if self.exceptions and self.exceptions[-1][0] == b:
+                        at_store = self.exceptions.pop()[2]
+                        path.stores[at_store] = len(path.pcs), 0, b"", EXCEPTION
+                    else:
+                        at_store = len(path.stores)
+                        path.stores.append((len(path.pcs), 0, b"", EXCEPTION))
+                    self.exceptions.append((b, current[self._sp], at_store))
                 if own:
                     self._begin(a, b, b + threads[at][2])
                 else:
@@ -295,13 +319,17 @@ class _Collector:
             else:
                 if not values:
                     values = dict(zip(names, current, strict=True))
-                self._accessed(where, values, pc, a)
-                if kind == STORE:
-                    size = min(what, 8)
-                    path.stores.append((len(path.pcs), a, (b & (1 << 8 * size) - 1).to_bytes(
-                        size, "little")))
-                elif own:
-                    path.loads.append((len(path.pcs) - 1, a, what))
+                size = min(what, 8) if kind == STORE else what
+                content = (b & (1 << 8 * size) - 1).to_bytes(size, "little") if (
+                    kind == STORE) else bytes(size)
+                done = 0
+                for physical, length in self._accessed(where, values, pc, a, size, own):
+                    if physical is not None and kind == STORE:
+                        path.stores.append((len(path.pcs), physical,
+                                            content[done : done + length], OWN if own else OTHER))
+                    elif physical is not None and own:
+                        path.loads.append((len(path.pcs) - 1, physical, length))
+                    done += length
         self._threads = threads[-1:]
 
     def _begin(self, pc: int, position: int, time: int) -> None:
@@ -326,15 +354,30 @@ class _Collector:
                 self.candidates.add(value & -PAGE)
         self._dirty.clear()
 
-    def _accessed(self, where: Translations, values: dict[str, int], pc: int, physical: int
-                  ) -> None:
-        """Note the virtual page through which an instruction accessed memory."""
+    def _accessed(self, where: Translations, values: dict[str, int], pc: int, physical: int,
+                  size: int, own: bool) -> list[tuple[int | None, int]]:
+        """Note the virtual page of an access; return its (physical address, size) on each page.
+
+        The physical address of the second page is None if it is unknown.
+        """
         key = pc, physical & -PAGE
         if key not in self._mapped:
-            found = where.virtual(values, pc, physical)
-            self._mapped[key] = found
-            if found is not None:
-                self.path.mapped[found & -PAGE] = physical & -PAGE
+            self._mapped[key] = found = where.virtual(values, pc, physical)
+            if found is not None and (own or not in_program(found)):
+                self._map(found & -PAGE, physical & -PAGE)
+        first = min(size, PAGE - physical % PAGE)
+        if first == size:
+            return [(physical, size)]
+        virtual = where.virtual(values, pc, physical)
+        second = None if virtual is None else self._machine.translate(virtual + first & MASK)
+        if second is not None and virtual is not None and (own or not in_program(virtual)):
+            self._map(virtual + first & MASK & -PAGE, second & -PAGE)
+        return [(physical, first), (second, size - first)]
+
+    def _map(self, virtual: int, physical: int) -> None:
+        """Note where a virtual page is; a page that moved is not known any more."""
+        if self.path.mapped.setdefault(virtual, physical) != physical:
+            self.moved.add(virtual)
 
     def _place_frames(self) -> None:
         """Replace positions in the frames by moments."""
@@ -352,10 +395,10 @@ def _memory(player: Player, path: ThreadPath, candidates: set[int]) -> dict[int,
 
     Return the content of its pages at the end, and leave the player at the start of the window.
     """
-    machine = player.machine
+    machine, programs = player.machine, bool(player.machine.guest.boot.shell_prompt)
     wanted = dict.fromkeys(address & -PAGE for _at, address, _size in path.loads)
     wanted |= dict.fromkeys(
-        address & -PAGE for _at, address, content in path.stores if content)
+        address & -PAGE for _at, address, content, _who in path.stores if content)
     accessed = list(wanted)[:MOST_PAGES]
     after = _read(player, accessed)
     words = set[int]()
@@ -365,7 +408,7 @@ def _memory(player: Player, path: ThreadPath, candidates: set[int]) -> dict[int,
             words.update(word & -PAGE for word in struct.unpack_from(
                 f"<{LINE // 8}Q", content, address & PAGE - 1))
     for page in (*sorted(candidates), *sorted(words - candidates)):
-        if page in path.mapped or not page:
+        if page in path.mapped or not page or (programs and in_program(page)):
             continue
         physical = machine.translate(page)
         if physical is None:
@@ -402,10 +445,10 @@ def _exceptions(player: Player, path: ThreadPath, exceptions: list[tuple[int, in
     """
     played = {page: bytearray(content) for page, content in path.pages.items()}
     machine, done = player.machine, 0
-    found: list[tuple[int, int, bytes]] = []
+    found: list[tuple[int, int, bytes, int]] = []
     for position, sp, index in exceptions:
         found += path.stores[done:index]
-        for _moment, address, content in path.stores[done:index]:
+        for _moment, address, content, _who in path.stores[done:index]:
             _store(played, address, content)
         done = index + 1
         moment = path.stores[index][0]
@@ -418,7 +461,7 @@ def _exceptions(player: Player, path: ThreadPath, exceptions: list[tuple[int, in
                 continue
             now = machine.read_physical(physical, 8)
             if page[physical % PAGE : physical % PAGE + 8] != now:
-                found.append((moment, physical, now))
+                found.append((moment, physical, now, EXCEPTION))
                 _store(played, physical, now)
     path.stores = found + path.stores[done:]
 
@@ -434,7 +477,7 @@ def _store(pages: dict[int, bytearray], address: int, content: bytes) -> None:
 def _outside(path: ThreadPath, after: dict[int, bytes]) -> None:
     """Note what changed in memory although no instruction of the window stored it."""
     played = {page: bytearray(content) for page, content in path.pages.items()}
-    for _moment, address, stored in path.stores:
+    for _moment, address, stored, _who in path.stores:
         _store(played, address, stored)
     for page, content in played.items():
         if content != after[page]:

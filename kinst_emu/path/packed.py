@@ -8,7 +8,7 @@ A stream is a sequence of variable-length numbers (LEB128: seven bits per byte, 
 - ``changes``: for each register: number of its changes, then z differences of the moments
 - ``values``: for the same changes: eight bytes each, all first bytes before all second bytes
 - ``loads``, ``stores``: z difference of the moment, index of the page, offset in it, size
-- ``stored``: the bytes of the stores
+- ``stored``: the bytes of the stores; ``storers``: a byte for what made each store
 - ``pages``: the contents of the pages
 """
 
@@ -64,8 +64,7 @@ def streams(path: ThreadPath, index: dict[int, int]) -> dict[str, str]:
                for number in (len(rows), *differences(moment for moment, _value in rows))]
     values = b"".join(value.to_bytes(8, "little")
                       for rows in by_register for _moment, value in rows)
-    stores = [(moment, address, content) for moment, address, content in path.stores
-              if address & -PAGE in pages]
+    stores = [row for row in path.stores if row[2] and row[1] & -PAGE in pages]
     loads = [row for row in path.loads if row[1] & -PAGE in pages]
     return {
         "pcs": packed(numbers(differences(index[pc] for pc in path.pcs))),
@@ -75,8 +74,9 @@ def streams(path: ThreadPath, index: dict[int, int]) -> dict[str, str]:
         "values": packed(b"".join(values[at::8] for at in range(8))),
         "loads": packed(_accesses(pages, loads)),
         "stores": packed(_accesses(pages, [(moment, address, len(content))
-                                           for moment, address, content in stores])),
-        "stored": packed(b"".join(content for _moment, _address, content in stores)),
+                                           for moment, address, content, _who in stores])),
+        "stored": packed(b"".join(content for _moment, _address, content, _who in stores)),
+        "storers": packed(bytes(who for _moment, _address, _content, who in stores)),
         "pages": packed(b"".join(path.pages.values())),
     }
 

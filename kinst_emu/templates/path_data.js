@@ -25,7 +25,7 @@ function last(sorted, value, length = sorted.length) {
 }
 class Path {
   static async load() {
-    const names = ["pcs", "runs", "changes", "values", "loads", "stores", "stored", "pages"];
+    const names = ["pcs", "runs", "changes", "values", "loads", "stores", "stored", "storers", "pages"];
     const [data, ...streams] = await Promise.all(["data", ...names.map(n => "stream-" + n)].map(unpack));
     return new Path(JSON.parse(new TextDecoder().decode(data)),
                     Object.fromEntries(names.map((n, i) => [n, streams[i]])));
@@ -42,11 +42,10 @@ class Path {
     this.used = new Uint8Array(this.pageBytes.length);  // 1: accessed by the path, 2: changed from outside
     this.loads = this.readAccesses(new Stream(streams.loads));
     this.stores = this.readAccesses(new Stream(streams.stores));
-    this.stored = streams.stored;
+    this.stored = streams.stored; this.storers = streams.storers;
     this.indexStores();
     for (const [page, offset, size] of this.outside) this.used.fill(2, page * PAGE + offset, page * PAGE + offset + size);
     this.pageOf = new Map(this.mapped.map(([virtual, page]) => [BigInt("0x" + virtual), page]));
-    this.virtualOf = new Map(this.mapped.map(([virtual, page]) => [page, BigInt("0x" + virtual)]));
     this.startValues = this.first.map(text => BigInt("0x" + text));
     this.readFrames();
     this.countCode();
@@ -157,15 +156,26 @@ class Path {
     }
     return bytes;
   }
-  // The last store to memory up to a moment, and the next load from it; -1 for none.
-  storeBefore(address, size, t) { return this.findAccess(this.stores, address, size, t, -1); }
-  loadAfter(address, size, t) { return this.findAccess(this.loads, address, size, t, 1); }
+  // The last store to memory up to a moment, with who made it, and the next load from it; -1 for none.
+  storeBefore(address, size, t) {
+    const at = this.findAccess(this.stores, address, size, t, -1);
+    return at < 0 ? [-1, 0] : [this.stores.moment[at], this.storers[at]];
+  }
+  loadAfter(address, size, t) {
+    const at = this.findAccess(this.loads, address, size, t, 1);
+    return at < 0 ? -1 : this.loads.moment[at];
+  }
+  // Whether an exception was taken just before a moment.
+  isTaken(t) {
+    if (!this.taken_) this.taken_ = new Set(this.frames.filter(f => f.how === "interrupt").map(f => f.begin));
+    return this.taken_.has(t);
+  }
   findAccess(rows, address, size, t, way) {
     const page = this.pageOf.get(address & ~4095n); if (page === undefined) return -1;
     const place = page * PAGE + Number(address & 4095n);
     let at = last(rows.moment, way < 0 ? t : t - 1) + (way < 0 ? 0 : 1);
     for (; at >= 0 && at < rows.moment.length; at += way)
-      if (rows.place[at] < place + size && place < rows.place[at] + rows.size[at]) return rows.moment[at];
+      if (rows.place[at] < place + size && place < rows.place[at] + rows.size[at]) return at;
     return -1;
   }
   mentions(pc, register) { return this.mentionLists[this.mentionOf[pc]].includes(register); }

@@ -143,8 +143,10 @@ function parts(path, type, bytes, source, t) {
   }
   if (kind === "a") {
     const size = typeSize(path, third);
-    return Array.from({length: Math.min(fourth, MOST_ELEMENTS)}, (_, k) =>
-      [`[${k}]`, third, {bytes: bytes.slice(k * size, k * size + size), use: 1, source: inside(source, k * size, size)}]);
+    return Array.from({length: Math.min(fourth, MOST_ELEMENTS)}, (_, k) => {
+      const from = inside(source, k * size, size), found = from && size ? at(path, from.address, size, t) : null;
+      return [`[${k}]`, third, found && !(found instanceof Unknown) ? found : {bytes: bytes.slice(k * size, k * size + size), use: 1, source: from}];
+    });
   }
   if (kind !== "s") return [];
   return third.map(([name, offset, width, member]) => {
@@ -155,7 +157,8 @@ function parts(path, type, bytes, source, t) {
       const row = member < 0 ? null : path.types[member];
       if (row && (row[0] === "i" || row[0] === "e") && row[3]) value = BigInt.asUintN(64, signed(value, width));
       put(part, 0, value, 8);
-      return [name, member, {bytes: part.slice(0, size), use: 1, source: from}];
+      const found = from && from.address !== undefined ? at(path, from.address, Math.ceil(((offset & 7) + width) / 8), t) : null;
+      return [name, member, {bytes: part.slice(0, size), use: found && !(found instanceof Unknown) ? found.use : 1, source: from}];
     }
     const found = from && from.address !== undefined && size ? at(path, from.address, size, t) : null;
     return [name, member, found && !(found instanceof Unknown) ? found : {bytes: bytes.slice(begin, begin + size), use: 1, source: from}];

@@ -83,7 +83,7 @@ class View {
     });
   }
   go(t) {
-    this.before = this.t; this.t = Math.max(0, Math.min(this.path.count, t)); this.selected = 0;
+    this.t = Math.max(0, Math.min(this.path.count, t)); this.selected = 0;
     this.later();
   }
   later() {
@@ -279,14 +279,16 @@ class View {
   }
   // The stack: functions with the moment at which each stands, innermost first.
   stack() {
-    const path = this.path, views = []; let moment = this.t, interrupted = false, frame = this.frame();
+    const path = this.path, views = []; let moment = this.t, interrupted = false, frame = this.frame(), back = 0;
     while (frame) {
       const outer = this.physical(frame), first = this.called(outer);
       const view = new FrameView(path, outer, this.t, Math.max(0, moment), interrupted);
+      if (interrupted && back < path.count && this.physical(this.frame(back)) === outer) view.pc = path.pc(back);
+      else if (interrupted) moment = -1;  // where it was interrupted is not known
       // What a function held that was entered before the path begins is known only for the last of them.
       view.before = moment < 0 || views.length > 0 && !interrupted && this.physical(this.frame(moment)) !== outer;
       views.push(view);
-      interrupted = first.how === "interrupt";
+      interrupted = first.how === "interrupt"; back = first.end;
       moment = first.number < path.outer ? -1 : interrupted ? first.begin : first.begin - 1;
       frame = path.frames[outer.parent];
     }
@@ -297,13 +299,14 @@ class View {
     this.selected = Math.min(this.selected, Math.max(0, views.length - 1));
     $("stack").replaceChildren(...views.map((view, i) => {
       const before = view.before, scope = path.scopeOf[view.pc], names = !before && scope >= 0 ? path.scopes[scope].map(s => s[0] + (s[1] ? " [inlined]" : "")).join(" in ") : "";
-      const button = element("button", {type: "button", textContent: (names || view.frame.name) + (before ? " (entered before the path)" : ` ${path.lineText(path.lineAt[view.moment])}`)});
+      const line = view.interrupted ? path.lines[view.pc] : path.lineAt[view.moment];
+      const button = element("button", {type: "button", textContent: (names || view.frame.name) + (!before ? ` ${path.lineText(line)}` : view.interrupted ? " (interrupted)" : " (entered before the path)")});
       if (i === this.selected) button.setAttribute("aria-current", "true");
       button.addEventListener("click", () => { this.selected = i; this.renderValues(); });
       return element("li", {}, button);
     }));
     const view = views[this.selected], made = [];
-    if (!view || view.before) made.push(element("p", {textContent: "The values of functions that were entered before the path begins are not in the page."}));
+    if (!view || view.before) made.push(element("p", {textContent: "The values of this function are not in the page: it was entered before the path begins, or interrupted to its end."}));
     else {
       const scope = path.scopeOf[view.pc];
       for (const [name, inlined, variables] of scope >= 0 ? path.scopes[scope] : []) {
@@ -372,13 +375,18 @@ class View {
     else if (source.register !== undefined) {
       const moments = path.changeMoments[source.register], i = last(moments, moment);
       if (i < 0) say(`In ${path.registers[source.register]} since before the path begins.`);
+      else if (path.isTaken(moments[i]) && !path.mentions(path.pc(Math.max(0, moments[i] - 1)), source.register))
+        link(`In ${path.registers[source.register]}, set by the exception that was taken before`, moments[i]);
       else link(`In ${path.registers[source.register]}, set by`, Math.max(0, moments[i] - 1));
       let t = moment; while (t < path.count && !path.mentions(path.pc(t), source.register)) t++;
       if (t < path.count) link("Next used or overwritten by", t); else say("Not used again on the path.");
     } else {
       const stored = path.storeBefore(source.address, source.size, this.t), read = path.loadAfter(source.address, source.size, this.t);
       say(`In memory at ${hex(source.address)}.`);
-      if (stored < 0) say("Stored before the path begins."); else link("Stored by", Math.max(0, stored - 1));
+      const [at, who] = stored;
+      if (at < 0) say("Stored before the path begins.");
+      else if (who) link(who === 1 ? "Stored by another thread before" : "Stored by the exception that was taken before", Math.min(at, path.count - 1));
+      else link("Stored by", Math.max(0, at - 1));
       if (read < 0) say("Not read again on the path."); else link("Next read by", read);
     }
     const close = element("button", {type: "button", textContent: "Close"});

@@ -87,7 +87,7 @@ def test_memory_is_that_of_the_replay_at_every_moment(player, path):
         go(player, path, moment)
         for page, content in path.pages.items():
             there = bytearray(content)
-            for at, address, stored in path.stores:
+            for at, address, stored, _who in path.stores:
                 if at <= moment and address & -PAGE == page:
                     there[address % PAGE : address % PAGE + len(stored)] = stored
             now = bytearray(player.machine.read_physical(page, PAGE))
