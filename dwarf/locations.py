@@ -20,7 +20,8 @@ from dwarf.index import DebugIndex, Function
 MAX_LIST = 1 << 16  # maximum size of a location list in bytes
 MAX_OPERATIONS = 64  # maximum number of operations in an expression
 MAX_EXPRESSION = 512  # maximum size of an expression in bytes
-MOST_KEPT = 1 << 16  # maximum number of expressions, and of location lists, that are kept
+MOST_KEPT = 1 << 16  # maximum number of parsed expressions that are kept
+MOST_LISTS = 1 << 10  # maximum number of location lists that are kept, of MAX_LIST bytes each
 MAX_TERMS = 256  # maximum number of terms in a value; DW_OP_dup can double their number
 MAX_REGISTER = 1 << 16
 MAX_DEPTH = 64  # maximum nesting depth of inline copies
@@ -389,7 +390,7 @@ class Locations:
         """
         key = entry.cu.cu_offset, offset
         if key not in self._kept:
-            if len(self._kept) >= MOST_KEPT:
+            if len(self._kept) >= MOST_LISTS:
                 self._kept.clear()
             self._kept[key] = [], self._read_ranges(entry, offset)
         rows, more = self._kept[key]

@@ -81,8 +81,8 @@ def _checked(machine: Machine, places: Places, text: str) -> Done:
     what = f"--set '{text[:80]}'"
     kind = None if place.type is None else strip(place.type)
     if place.number:
-        raise KinstError(f"{what}: {where} is a number or a register, not a variable; to set what it "
-                         "points to, give its type, e.g. *(struct thread *)rdi")
+        raise KinstError(f"{what}: {where} is a number or a register, not a variable; to set what "
+                         "it points to, give its type, e.g. *(struct thread *)rdi")
     if kind is not None and not isinstance(kind, Integer | Enumeration | Pointer):
         raise KinstError(f"{what}: {where} is a {declare(kind)}; set one of its members or "
                          "elements that is a number or a pointer")

@@ -12,7 +12,7 @@ from emu.host.errors import KinstError
 from kinst.code.transfer import Ending, Transfer, ending
 from kinst.relocation.trap import TRAPS
 
-PROGRAM = "(program)"  # name of the code in user space
+PROGRAM = "(user or physical addresses)"  # name of the code of programs and of the earliest boot
 LONGEST = 15  # maximum length of an instruction in bytes
 UNKNOWN = Ending(Transfer.NONE, None, 0)
 
@@ -102,8 +102,8 @@ class KernelCode:
     def place(self, address: int) -> tuple[str, int, tuple[Function, ...]]:
         """Return the name and start of the function, and the inline copies, at an address.
 
-        The inline copies are sorted from the outermost to the innermost. All programs are one
-        function that starts at 0.
+        The inline copies are sorted from the outermost to the innermost. Everything
+        else in the lower half of the addresses is one function that starts at 0.
         """
         place = self._places.get(address)
         if place is None and in_program(address) and not self.image.holds_code(address):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from dtrace.flow.code import KernelCode
 from dtrace.flow.steps import CHUNK, INSTRUCTION, REGISTER, Translations
 from dtrace.flow.steps import ENTRY as STEP
+from dtrace.flow.thread_path import one_cpu
 from dtrace.flow.walk import INLINE, TAIL, Walk
 from dwarf.members import offset_of
 from dwarf.types import Types
@@ -36,6 +37,8 @@ NO_LOCK = -1  # value of an event after which there is no lock at its place
 STACK = 1 << 14  # size of a kernel stack in bytes; what is on it is not taken for a lock
 RED_ZONE = 256  # number of bytes below the stack pointer that an instruction may store
 MOST_SHARERS = 10_000  # maximum number of threads that share a lock
+MOST_BEFORE = 64  # maximum number of them that are listed when the window begins
+MOST_NESTED = 64  # maximum number of locks listed that a thread holds
 MAX_NAME = 64
 STORE = int(StepKind.STEP_STORE)
 MASK = (1 << 64) - 1
@@ -68,6 +71,7 @@ class Holding:
     :param released: instruction count at which it was released; None: not within the window.
     :param held: virtual time in ns until then, or until the end of the window.
     :param changed: whether the same store released the lock: it was upgraded or downgraded.
+    :param handed: whether another thread made this one, or no thread, the owner.
     :param within: locks that the thread held when it acquired this one, the oldest first.
     :param releaser: address of the thread that released it.
     :param released_where: as ``where``, for the release.
@@ -83,6 +87,7 @@ class Holding:
     released: int | None = None
     held: int = 0
     changed: bool = False
+    handed: bool = False
     within: tuple[Lock, ...] = ()
     releaser: int = 0
     released_where: tuple[int, ...] = ()
@@ -187,7 +192,7 @@ class LockEvents:
         except KinstError as error:
             raise KinstError(f"{image.path}: locks need the kernel's types: {error}") from None
         self._entries: dict[int, tuple[int, int]] = {}
-        for number, (acquire, release, _kind, _argument) in enumerate(members.entered):
+        for number, (acquire, release, _kind) in enumerate(members.entered):
             for name, value in ((acquire, 1), (release, 0)):
                 for symbol in image.symbols.named(name):
                     self._entries[symbol.address] = number, value
@@ -204,19 +209,23 @@ class LockEvents:
         :raises KeyboardInterrupt: if the user interrupts the replay.
         """
         player, begin = self._player, self._player.position
+        one_cpu(player)
         if end.instructions - begin.instructions > MOST:
             raise KinstError(f"the window has {end.instructions - begin.instructions:,} "
                              f"instructions; locks of at most {MOST:,} can be shown")
         events = self._events(head, end)
-        threads = {event.thread for event in events} | self._threads | {0}
-        events = [one if one.kind >= 0 or self._plausible(one, threads)
-                  else replace(one, value=NO_LOCK) for one in events
-                  if one.kind >= 0 or one.place in self._locks]
         last = player.position.time
         if player.seek(begin) is not None:
             raise KeyboardInterrupt
         player.give()
-        return _interpret(self._words(events), events, self._members, last)
+        words = self._words(events)
+        # A thread that sleeps through the window may own a lock to which others add flags.
+        threads = {event.thread for event in events} | self._threads | {0} | {
+            _state(word.kind, word.value)[0] for word in words.values()}
+        events = [one if one.kind >= 0 or self._plausible(one, threads)
+                  else replace(one, value=NO_LOCK) for one in events
+                  if one.kind >= 0 or one.place in self._locks]
+        return _interpret(words, events, self._members, begin.time, last)
 
     # -- the window -------------------------------------------------------------------------------
 
@@ -422,17 +431,25 @@ class LockEvents:
         return words
 
 
-def _interpret(words: dict[int, _Word], events: list[_Event], members: LockMembers, last: int
-               ) -> list[Holding]:
-    """Return the acquisitions that stores and calls mean."""
+def _interpret(words: dict[int, _Word], events: list[_Event], members: LockMembers, first: int,
+               last: int) -> list[Holding]:
+    """Return the acquisitions that stores and calls mean.
+
+    :param first: virtual time in ns at the start of the window; ``last`` is that at its end.
+    """
     found: list[Holding] = []
     held: dict[int, list[Holding]] = {}
     entered: dict[tuple[int, int, int], list[Holding]] = {}
 
-    def take(lock: Lock, event: _Event, shared: bool, waited: int) -> Holding:
-        mine = held.setdefault(event.thread, [])
-        holding = Holding(lock, event.thread, shared, event.position, event.time, event.where,
-                          waited, within=tuple(one.lock for one in mine))
+    def take(lock: Lock, event: _Event, shared: bool, waited: int, owner: int) -> Holding:
+        if len(found) >= MOST_EVENTS:
+            raise KinstError(f"more than {MOST_EVENTS:,} acquisitions; give a shorter window")
+        # A lock that was handed to another owner, such as an unfinished input or output, is not
+        # held by the thread.
+        mine = held.setdefault(owner, []) if owner == event.thread else []
+        holding = Holding(lock, owner, shared, event.position, event.time, event.where, waited,
+                          handed=owner != event.thread,
+                          within=tuple(one.lock for one in mine[-MOST_NESTED:]))
         mine.append(holding)
         found.append(holding)
         return holding
@@ -444,7 +461,7 @@ def _interpret(words: dict[int, _Word], events: list[_Event], members: LockMembe
             held[holding.thread].remove(holding)
 
     def before(lock: Lock, thread: int, shared: bool) -> Holding:
-        holding = Holding(lock, thread, shared, None, events[0].time, ())
+        holding = Holding(lock, thread, shared, None, first, ())
         held.setdefault(thread, []).append(holding)
         found.append(holding)
         return holding
@@ -453,15 +470,15 @@ def _interpret(words: dict[int, _Word], events: list[_Event], members: LockMembe
         owner, sharers = _state(word.kind, word.value)
         if owner:
             word.owner = before(word.lock, owner, False)
-        word.sharers = [before(word.lock, 0, True) for _ in range(min(sharers, MOST_SHARERS))]
+        word.sharers = [before(word.lock, 0, True) for _ in range(min(sharers, MOST_BEFORE))]
     freed: dict[int, tuple[int, int, int]] = {}  # word -> (time, thread, time of its acquisition)
     for event in events:
         if event.kind >= 0:
-            _acquire, _release, kind, _argument = members.entered[event.kind]
+            _acquire, _release, kind = members.entered[event.kind]
             key = event.thread, event.kind, event.place
             if event.value:
                 entered.setdefault(key, []).append(
-                    take(Lock(event.place, kind, ""), event, True, 0))
+                    take(Lock(event.place, kind, ""), event, True, 0, event.thread))
             elif entered.get(key):
                 drop(entered[key].pop(), event)
             continue
@@ -486,10 +503,10 @@ def _interpret(words: dict[int, _Word], events: list[_Event], members: LockMembe
             released = event.thread
             freed[event.place] = event.time, mine.thread, mine.time
         if new_owner and owner != new_owner:
-            word.owner = take(word.lock, event, False, waited)
+            word.owner = take(word.lock, event, False, waited, new_owner)
             word.owner.changed = released != 0
-        for _ in range(new_sharers - sharers):
-            word.sharers.append(take(word.lock, event, True, waited))
+        if new_sharers > sharers:  # a store adds one sharer; more were there before
+            word.sharers.append(take(word.lock, event, True, waited, event.thread))
             word.sharers[-1].changed = released != 0
     for holding in found:
         if holding.released is None:

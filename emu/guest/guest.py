@@ -96,7 +96,7 @@ class LockMembers:
     :param functions: patterns for the names of the functions that lock, unlock, or wait for a lock;
         a lock is taken by their caller.
     :param entered: functions that acquire a lock which is not in a word of the lock: (function,
-        function that releases it, kind, whether the first argument is the lock).
+        function that releases it, kind); the first argument is the lock.
     """
 
     kind: str
@@ -107,7 +107,7 @@ class LockMembers:
     name: str = ""
     initialized: int = 0
     functions: tuple[str, ...] = ()
-    entered: tuple[tuple[str, str, str, bool], ...] = ()
+    entered: tuple[tuple[str, str, str], ...] = ()
 
 
 @dataclass(frozen=True)

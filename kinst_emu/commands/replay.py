@@ -106,7 +106,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="PLACE=VALUE",
                         help="leave the recording at the position of --to, give a variable or "
                         "member of the kernel this value there, and run on without the recording "
-                        "to the shell's prompt; may be repeated (default: stay in the recording)")
+                        "to the shell's prompt, for at most the N instructions of --limit; may be "
+                        "repeated (default: stay in the recording)")
     parser.add_argument("--gdb", metavar="PORT",
                         help="wait for gdb on this loopback port; 0 selects a free port, - uses "
                         "standard input and output; gdb can also execute the recording backward; "

@@ -62,11 +62,13 @@ def events(holdings: Sequence[Holding], names: Mapping[int, str], where: Callabl
     """
     rows: list[tuple[int, int, str]] = []
     for number, one in enumerate(holdings):
-        thread = names.get(one.thread) or (f"{one.thread:#x}" if one.thread else "?")
+        thread = names.get(one.thread) or (
+            "(no thread)" if one.handed else f"{one.thread:#x}" if one.thread else "?")
         lock = f"{named(one.lock)} {one.lock.address:#x}"
         mode = " shared" if one.shared else ""
         if one.changed:
-            mode = " downgraded" if one.shared else " upgraded"
+            mode = (" handed over" if one.handed else " downgraded" if one.shared
+                    else " upgraded")
         if one.position is not None:
             waited = f", waited {one.waited} ns" if one.waited else ""
             indent = "  " * len(one.within)
@@ -105,7 +107,7 @@ def to_json(holdings: Iterable[Holding], names: Mapping[int, str],
     return [{"kind": one.lock.kind, "name": one.lock.name, "address": one.lock.address,
              "shared": one.shared, "thread": one.thread, "thread_name": names.get(one.thread, ""),
              "acquired": one.position, "released": one.released, "time": one.time,
-             "held": one.held, "waited": one.waited, "changed": one.changed,
+             "held": one.held, "waited": one.waited, "changed": one.changed, "handed": one.handed,
              "where": where(one.where),
              "released_where": where(one.released_where),
              "within": [named(lock) for lock in one.within]} for one in holdings]

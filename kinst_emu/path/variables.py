@@ -30,6 +30,7 @@ from dwarf.types import (
 )
 
 MOST_TYPES = 1500  # maximum number of types that are described
+MOST_STEPS = 8  # maximum number of pointers and arrays around a structure that are looked through
 MOST_MEMBERS = 2000  # maximum number of members of a structure, or of names of an enumeration
 UNDESCRIBED = -1
 
@@ -51,14 +52,14 @@ class TypeTable:
         self.rows: list[list[Any]] = []
         self._numbers: dict[object, int] = {}
         self._waiting: list[tuple[int, Type]] = []
+        # identity of a structure -> the structure, which stays alive, and its members
+        self._shapes: dict[int, tuple[Structure, object]] = {}
 
     def number(self, kind: Type) -> int:
         """Return the index of a type, which is added if necessary."""
-        inner = strip(kind)
         declared = declare(kind)
-        # A structure's members are the same however it is declared; unnamed types are different.
-        key = (declared, id(inner)) if "{" in declared or not declared else (
-            declared, getattr(inner, "name", ""))
+        # Different files may define different structures of the same name.
+        key = declared, self._shape(kind)
         number = self._numbers.get(key)
         if number is None:
             if len(self.rows) >= MOST_TYPES:
@@ -67,6 +68,23 @@ class TypeTable:
             self.rows.append(["o", declared, 0])
             self._waiting.append((number, kind))
         return number
+
+    def _shape(self, kind: Type) -> object:
+        """Return what tells the structure apart to which a type leads, or None."""
+        for _ in range(MOST_STEPS):
+            inner = strip(kind)
+            if isinstance(inner, Pointer):
+                kind = inner.target
+            elif isinstance(inner, Array):
+                kind = inner.element
+            elif isinstance(inner, Structure):
+                if id(inner) not in self._shapes:
+                    self._shapes[id(inner)] = inner, (inner.size, tuple(
+                        (member.name, member.offset) for member in inner.members))
+                return self._shapes[id(inner)][1]
+            else:
+                break
+        return None
 
     def finish(self) -> list[list[Any]]:
         """Describe all types and the types that they refer to, and return the table."""

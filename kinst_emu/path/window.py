@@ -12,7 +12,6 @@ from emu.machine.system_call import calls_of
 from emu.replay.inputs import Position
 from emu.replay.player import Player
 
-MOST_CALLS = 1_000_000  # maximum number of calls among which one is chosen
 NEAR = 5  # number of similar names in a message
 
 
@@ -43,14 +42,14 @@ def call_window(player: Player, text: str) -> Window:
         raise KinstError(f"--of {text[:80]}: the number of the call must be at least 1")
     machine = player.machine
     functions = _functions(machine, name)
-    found = _calls(player, list(functions), int(number[:9]) if mark else None)
-    if not found:
+    wanted = int(number[:9]) if mark else None
+    at, count = _call(player, list(functions), wanted)
+    if at is None:
         raise KinstError(f"--of {text[:80]}: {' and '.join(functions.values())} "
                          f"{'is' if len(functions) == 1 else 'are'} not called in "
                          f"{player.recording.path}")
-    if mark and len(found) < int(number[:9]):
-        raise KinstError(f"--of {text[:80]}: it is called only {len(found)} times")
-    at = found[int(number[:9]) - 1 if mark else -1]
+    if wanted is not None and count < wanted:
+        raise KinstError(f"--of {text[:80]}: it is called only {count} times")
     _reached(player.seek(at))
     player.give()
     function = functions[machine.pc]
@@ -62,9 +61,7 @@ def call_window(player: Player, text: str) -> Window:
             raise KeyboardInterrupt
         if stop is None or machine.sp == after:
             break
-    which = f"call {found.index(at) + 1} of {len(found)}"
-    if mark:
-        which = f"call {number}"
+    which = f"call {count} of {count}" if wanted is None else f"call {wanted}"
     return Window(at, player.position, f"{function}() of {thread or 'the kernel'}, {which}",
                   "" if stop is not None else "The function has not returned at the end of the "
                   "recording.")
@@ -91,22 +88,24 @@ def _functions(machine: Machine, name: str) -> dict[int, str]:
     return found
 
 
-def _calls(player: Player, addresses: list[int], most: int | None) -> list[Position]:
-    """Return the positions at which functions are entered, at most ``most`` of them."""
+def _call(player: Player, addresses: list[int], number: int | None) -> tuple[Position | None, int]:
+    """Return the position of the Nth entry of functions, and the number of entries up to there.
+
+    :param number: N; None for the last entry.
+    """
     start = player.recording.start.position
     _reached(player.seek(start))
     player.give()
-    found = [player.position] if player.machine.pc in addresses else []
-    while len(found) < (MOST_CALLS if most is None else most):
+    count = int(player.machine.pc in addresses)
+    at = player.position if count else None
+    while number is None or count < number:
         stop = player.run(Until(addresses=addresses))
         if stop is None:
-            return found
+            break
         if stop.reason is StopReason.INTERRUPTED:
             raise KeyboardInterrupt
-        found.append(player.position)
-    if most is None:
-        raise KinstError(f"there are more than {MOST_CALLS} calls; choose one with #N")
-    return found
+        at, count = player.position, count + 1
+    return at, count
 
 
 def _reached(stop: object) -> None:

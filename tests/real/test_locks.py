@@ -121,6 +121,8 @@ def test_every_lock_that_witness_sees_is_found(kernel, tmp_path):
     for row in found["locks"]:
         if row["acquired"] is not None and not row["changed"]:
             held[row["kind"], row["name"]] += 1
-    missing = {key: (count, held[key]) for key, count in seen.items() if count != held[key]}
-    assert sum(count - held[key] for key, (count, _ours) in missing.items()) <= 2, missing
+    # WITNESS skips spin mutexes, and epochs and rm locks are of another kind.
+    wrong = {key: (seen[key], held[key]) for key in seen.keys() | held.keys()
+             if seen[key] != held[key] and key[0] in ("mutex", "sx", "rw", "lockmgr")}
+    assert sum(abs(one - other) for one, other in wrong.values()) <= 2, wrong
     assert sum(seen.values()) > 1000

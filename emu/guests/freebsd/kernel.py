@@ -104,10 +104,10 @@ LOCK_MEMBERS = LockMembers(
      "_*rm_*lock*", "rm_*lock*", "epoch_*", "_epoch_*", "turnstile_*", "vn_lock*", "_vn_lock*",
      "VOP_LOCK1*", "VOP_UNLOCK*", "vop_lock", "vop_unlock", "vop_stdlock*", "vop_stdunlock*",
      "ffs_lock", "ffs_unlock", "_vm_map_lock*", "_vm_map_trylock*", "_vm_map_unlock*"),
-    (("_rm_rlock", "_rm_runlock", "rm", True),
-     ("_epoch_enter_preempt", "_epoch_exit_preempt", "epoch", True),
-     ("epoch_enter_preempt", "epoch_exit_preempt", "epoch", True),
-     ("epoch_enter", "epoch_exit", "epoch", True)))
+    (("_rm_rlock", "_rm_runlock", "rm"),
+     ("_epoch_enter_preempt", "_epoch_exit_preempt", "epoch"),
+     ("epoch_enter_preempt", "epoch_exit_preempt", "epoch"),
+     ("epoch_enter", "epoch_exit", "epoch")))
 
 # Functions and members used to start a thread (RFSTOPPED of sys/unistd.h; TSF_BOUND and
 # td_get_sched() of kern/sched_ule.c).

@@ -8,10 +8,10 @@ from emu.guest.guest import LockKind, LockMembers
 MUTEX = LockKind("struct mtx", "mtx_lock", 7, 0, name="mutex")
 SX = LockKind("struct sx", "sx_lock", 31, 1, name="sx")
 MEMBERS = LockMembers("struct lock_object", "lo_flags", 24, 15, (MUTEX, SX),
-                      entered=(("enter", "leave", "epoch", True),))
+                      entered=(("enter", "leave", "epoch"),))
 ONE, TWO = 0xFFFF_0000_0000_1000, 0xFFFF_0000_0000_2000
 M, S, T = 0x100, 0x200, 0x300
-END = 1000
+BEGIN, END = 5, 1000
 
 
 def interpreted(*rows, words=((M, MUTEX, 0), (S, SX, 1), (T, MUTEX, 0))):
@@ -22,7 +22,7 @@ def interpreted(*rows, words=((M, MUTEX, 0), (S, SX, 1), (T, MUTEX, 0))):
                      row[5] if len(row) > 5 else -1, row[4] if len(row) > 4 else -1)
               for row in rows]
     return _interpret({place: _Word(Lock(place, kind.name, names[place]), kind, value)
-                       for place, kind, value in words}, events, MEMBERS, END)
+                       for place, kind, value in words}, events, MEMBERS, BEGIN, END)
 
 
 def told(holdings):
@@ -57,8 +57,9 @@ def test_an_upgrade_and_a_downgrade_are_not_new_acquisitions():
 def test_a_lock_held_at_the_start_or_end_of_the_window_is_said_to_be():
     found = interpreted((50, TWO, M, 0), (60, ONE, T, ONE), words=(
         (M, MUTEX, TWO), (S, SX, 0x41), (T, MUTEX, 0)))
-    assert told(found) == [("m", TWO, False, None, 50, 0), ("s", 0, True, None, None, END - 50),
-                           ("s", 0, True, None, None, END - 50),
+    assert told(found) == [("m", TWO, False, None, 50, 50 - BEGIN),
+                           ("s", 0, True, None, None, END - BEGIN),
+                           ("s", 0, True, None, None, END - BEGIN),
                            ("t", ONE, False, 60, None, END - 60)]
 
 
@@ -92,3 +93,16 @@ def test_memory_that_is_no_lock_any_more_is_not_interpreted(reused):
     found = interpreted((10, ONE, S, ONE), (20, ONE, S, NO_LOCK), (30, ONE, S, 1),
                         (40, ONE, S, reused), (50, ONE, S, 1))
     assert [(one.position, one.released) for one in found] == [(10, 20), (40, 50)]
+
+
+def test_a_lock_that_is_handed_over_is_not_held_by_the_thread_any_more():
+    nobody = (1 << 64) - 32
+    found = interpreted((10, ONE, S, ONE), (20, ONE, S, nobody), (30, ONE, M, ONE), (40, ONE, M, 0),
+                        (50, TWO, S, 1))
+    assert told(found) == [("s", ONE, False, 10, 20, 10), ("s", nobody, False, 20, 50, 30),
+                           ("m", ONE, False, 30, 40, 10)]
+    assert found[1].changed and found[2].within == ()
+
+
+def test_a_jump_in_the_number_of_sharers_is_one_acquisition():
+    assert len(interpreted((10, ONE, S, 10_000 << 5 | 1))) == 1
