@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from dtrace.stacks.locals import MAX_ENTERED, Locals
 from dtrace.stacks.stack import DEFAULT_FRAMES
+from dwarf.debug_file import DebugDataError
 from dwarf.locations import Place
 from dwarf.placed import value_at
 from dwarf.types import Procedure, declare
@@ -196,11 +198,22 @@ class Firing:
     def _argument(self, number: int) -> Value:
         procedure, places = self._placed(self._probe)
         parameter, place = procedure.parameters[number], places[number]
+        unknown = (f"{self.probe}: the location of argument {number + 1} of "
+                   f"{declare(procedure, self.function)} is unknown at this instruction")
         if place is None:
-            raise KinstError(f"{self.probe}: the location of argument {number + 1} of "
-                             f"{declare(procedure, self.function)} is unknown at this instruction")
+            raise KinstError(unknown)
         names = self.machine.emulated.arch.dwarf_registers
-        return value_at(place, parameter.type, lambda n: self._read(names[n]), self.machine)
+
+        def entered(register: int) -> int:
+            """Return the value of a register at the function's entry, from its callers."""
+            variables = Locals(self.machine.emulated, stacks=self.machine.stacks)
+            try:
+                return variables.entered(variables.frames(self._read, MAX_ENTERED), 0, register)
+            except DebugDataError as error:
+                raise KinstError(f"{unknown}: {error}") from None
+
+        return value_at(place, parameter.type, lambda n: self._read(names[n]), self.machine,
+                        entered)
 
     def __repr__(self) -> str:
         return f"<{self.probe} at {self.address:#x}>"
