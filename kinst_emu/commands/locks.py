@@ -11,6 +11,7 @@ from dtrace.debug.kernel_types import kernel_types
 from dtrace.flow.code import KernelCode
 from dtrace.flow.lock_events import Holding, LockEvents
 from dtrace.stacks.threads import Threads
+from dwarf.debug_file import debug_file
 from emu.host.atomic_file import replacing
 from emu.host.errors import KinstError
 from emu.host.progress import PROGRESS
@@ -88,6 +89,9 @@ def _shown(player: Player, arguments: argparse.Namespace) -> int:
     members = machine.guest.threads.locks
     if members is None or machine.image.symbols.find("lock_classes") is None:
         raise KinstError(f"{machine.image.path}: this kernel has no locks that are known")
+    if debug_file(machine.image.file) is None:
+        raise KinstError(f"{machine.image.path}: locks taken in inlined functions can only be found "
+                         "with DWARF debug data; put the matching kernel.debug in its directory")
     with PROGRESS.working("looking for the window"):
         window = _window(player, arguments)
     code = KernelCode(machine.image)
