@@ -90,8 +90,9 @@ def _shown(player: Player, arguments: argparse.Namespace) -> int:
     if members is None or machine.image.symbols.find("lock_classes") is None:
         raise KinstError(f"{machine.image.path}: this kernel has no locks that are known")
     if debug_file(machine.image.file) is None:
-        raise KinstError(f"{machine.image.path}: locks taken in inlined functions can only be found "
-                         "with DWARF debug data; put the matching kernel.debug in its directory")
+        raise KinstError(f"{machine.image.path}: locks taken in inlined functions can only be "
+                         "found with DWARF debug data; put the matching kernel.debug in its "
+                         "directory")
     with PROGRESS.working("looking for the window"):
         window = _window(player, arguments)
     code = KernelCode(machine.image)
