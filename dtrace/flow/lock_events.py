@@ -6,11 +6,12 @@ of the lock are recognized by the functions that acquire and release them.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from dtrace.flow.code import KernelCode
-from dtrace.flow.steps import CHUNK, INSTRUCTION, REGISTER, Translations
 from dtrace.flow.steps import ENTRY as STEP
+from dtrace.flow.steps import INSTRUCTION, REGISTER, Translations, chunks
 from dtrace.flow.thread_path import one_cpu
 from dtrace.flow.walk import INLINE, TAIL, Walk
 from dwarf.members import offset_of
@@ -18,23 +19,18 @@ from dwarf.types import Types
 from emu.guest.guest import LockKind, LockMembers
 from emu.host.errors import KinstError, MemoryAccessError
 from emu.host.printable import printable
-from emu.machine.machine import StopReason, Until
 from emu.replay.flow import ENTRY as FLOW
 from emu.replay.flow import PIECE, SKEW, THREAD, Head
 from emu.replay.inputs import Position
 from emu.replay.player import Player
-from emu.unicorn._flow import Flow
-from emu.unicorn._steps import StepKind, Steps
-from emu.unicorn.running_thread import newer, thread_words
+from emu.unicorn._steps import StepKind
 
 PAGE = 4096
 WORD = 8
-SHARERS = 5  # position of the number of sharers in the word of a lock
 MOST = 500_000_000  # maximum number of instructions in a window
 MOST_EVENTS = 2_000_000  # maximum number of acquisitions and releases
 MOST_FRAMES = 24  # maximum number of callers that are kept of an acquisition
 NO_LOCK = -1  # value of an event after which there is no lock at its place
-STACK = 1 << 14  # size of a kernel stack in bytes; what is on it is not taken for a lock
 RED_ZONE = 256  # number of bytes below the stack pointer that an instruction may store
 MOST_SHARERS = 10_000  # maximum number of threads that share a lock
 MOST_BEFORE = 64  # maximum number of them that are listed when the window begins
@@ -236,38 +232,17 @@ class LockEvents:
                  if name != machine.arch.pc and name in numbers]
         registers = machine.registers()
         current = [registers[name] for name in names]
-        flow: list[bytes] = []
-        entries: list[bytes] = []
         events: list[_Event] = []
-        words = thread_words(machine)
         stacks = _Stacks()
         walk = Walk(self._code, head, stacks)
-        collected = Flow(machine.engine, flow.append, words)
-        steps = Steps(machine.engine, entries.append, [numbers[name] for name in names])
         state = head.thread, head.begin.time - head.begin.instructions
-        try:
-            while (here := player.position) < end:
-                count = here.instructions + CHUNK
-                stop = (player.run(Until(instructions=count)) if count < end.instructions
-                        else player.advance(end))
-                if stop is not None and stop.reason is StopReason.INTERRUPTED:
-                    raise KeyboardInterrupt
-                collected.flush()
-                steps.flush()
-                if (now := newer(words, thread_words(machine))) != words:
-                    words = now
-                    collected.watch_words(words)
-                found = self._candidates(b"".join(entries), names, current)
-                state = self._place(found, b"".join(flow), here.instructions, state, walk, stacks,
-                                    events)
-                flow.clear()
-                entries.clear()
+        with closing(chunks(player, end, [numbers[name] for name in names])) as pieces:
+            for begin, flow, entries in pieces:
+                found = self._candidates(entries, names, current)
+                state = self._place(found, flow, begin.instructions, state, walk, stacks, events)
                 if len(events) > MOST_EVENTS:
                     raise KinstError(f"more than {MOST_EVENTS:,} locks are acquired; give a "
                                      "shorter window")
-        finally:
-            steps.close()
-            collected.close()
         return events
 
     def _candidates(self, entries: bytes, names: list[str], current: list[int]
@@ -311,7 +286,7 @@ class LockEvents:
             virtual = where.virtual(registers, pc, place) or 0
         known = None if virtual is None else self._find(virtual, place)
         if known is not None and virtual is not None and not (
-                -RED_ZONE <= virtual - registers[self._machine.arch.sp] < STACK):
+                -RED_ZONE <= virtual - registers[self._machine.arch.sp] < self._members.stack):
             self._locks[place], self._virtual[place] = known, virtual
 
     def _may_be(self, place: int) -> bool:
@@ -521,5 +496,5 @@ def _state(kind: LockKind, value: int | None) -> tuple[int, int]:
         return 0, 0
     assert value is not None
     if kind.shared and value & kind.shared:
-        return 0, value >> SHARERS
+        return 0, value >> kind.sharers
     return value & ~kind.flags & MASK, 0

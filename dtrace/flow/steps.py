@@ -1,7 +1,8 @@
 """Register changes and memory writes of single instructions in a recorded run."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 
 from dtrace.flow.code import LONGEST
 from emu.host.errors import KinstError
@@ -33,32 +34,48 @@ def steps(player: Player, end: Position, registers: bool, stores: bool) -> Itera
     machine = player.machine
     numbers = machine.cpu.model.registers
     names = [name for name in machine.arch.registers if name != machine.arch.pc]
+    before = machine.registers()
+    with closing(chunks(player, end, [numbers[name] for name in names])) as pieces:
+        for _begin, flow, entries in pieces:
+            yield flow
+            done = _read(machine, entries, names, before, player.position.instructions)
+            yield [Executed(s.position, s.pc, s.registers if registers else {},
+                            s.stores if stores else ()) for s in done]
+            before = machine.registers()
+
+
+def chunks(player: Player, end: Position, numbers: Sequence[int], loads: bool = False
+           ) -> Generator[tuple[Position, bytes, bytes], None, None]:
+    """Run from the player's position to ``end``, and yield what happens in each chunk of the run.
+
+    Each item is the position where the chunk begins, its control flow (``emu.replay.flow``), and
+    the entries of its instructions (``emu.unicorn._steps``).  Close the iterator to stop observing.
+
+    :param numbers: Unicorn's numbers of the registers to observe.
+    :param loads: whether to observe loads, too.
+    :raises KeyboardInterrupt: if the user interrupts the run.
+    """
+    machine = player.machine
     flow: list[bytes] = []
-    found: list[bytes] = []
+    entries: list[bytes] = []
     words = thread_words(machine)
     collected = Flow(machine.engine, flow.append, words)
-    looked = Steps(machine.engine, found.append, [numbers[name] for name in names])
+    looked = Steps(machine.engine, entries.append, numbers, loads)
     try:
         while (here := player.position) < end:
             count = here.instructions + CHUNK
-            before = machine.registers()
-            if count < end.instructions:
-                stop = player.run(Until(instructions=count))
-            else:
-                stop = player.advance(end)
+            stop = (player.run(Until(instructions=count)) if count < end.instructions
+                    else player.advance(end))
             if stop is not None and stop.reason is StopReason.INTERRUPTED:
                 raise KeyboardInterrupt
             collected.flush()
             looked.flush()
-            if (current_words := newer(words, thread_words(machine))) != words:
-                words = current_words
+            if (now := newer(words, thread_words(machine))) != words:
+                words = now
                 collected.watch_words(words)
-            yield from flow
-            done = _read(machine, b"".join(found), names, before, player.position.instructions)
-            yield [Executed(s.position, s.pc, s.registers if registers else {},
-                        s.stores if stores else ()) for s in done]
+            yield here, b"".join(flow), b"".join(entries)
             flow.clear()
-            found.clear()
+            entries.clear()
     finally:
         looked.close()
         collected.close()

@@ -7,22 +7,20 @@ not part of the path, but their stores are: they happen between two of its momen
 
 import bisect
 import struct
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from dtrace.bpf.interpreter import signed
 from dtrace.flow.code import KernelCode
-from dtrace.flow.steps import CHUNK, INSTRUCTION, REGISTER, Translations
 from dtrace.flow.steps import ENTRY as STEP
+from dtrace.flow.steps import INSTRUCTION, REGISTER, Translations, chunks
 from dtrace.flow.user_code import in_program
 from dtrace.flow.walk import Walk
 from emu.host.errors import KinstError, MemoryAccessError
-from emu.machine.machine import StopReason, Until
 from emu.replay.flow import PIECE, SKEW, TAKEN, THREAD, Head
 from emu.replay.inputs import Position
 from emu.replay.player import Player
-from emu.unicorn._flow import Flow
-from emu.unicorn._steps import StepKind, Steps
-from emu.unicorn.running_thread import newer, thread_words
+from emu.unicorn._steps import StepKind
 
 PAGE = 4096
 LINE = 64  # size in bytes of the pieces of memory whose words may be pointers
@@ -227,33 +225,12 @@ class _Collector:
 
     def follow(self, end: Position) -> ThreadPath:
         """Run to the end of the window and return the path."""
-        player, machine = self._player, self._machine
-        flow: list[bytes] = []
-        entries: list[bytes] = []
-        words = thread_words(machine)
-        collected = Flow(machine.engine, flow.append, words)
-        steps = Steps(machine.engine, entries.append, self._ids, loads=True)
-        try:
-            while (here := player.position) < end:
-                count = here.instructions + CHUNK
-                stop = (player.run(Until(instructions=count)) if count < end.instructions
-                        else player.advance(end))
-                if stop is not None and stop.reason is StopReason.INTERRUPTED:
-                    raise KeyboardInterrupt
-                collected.flush()
-                steps.flush()
-                if (now := newer(words, thread_words(machine))) != words:
-                    words = now
-                    collected.watch_words(words)
-                content = b"".join(flow)
-                self._switches(content)
-                self._steps(b"".join(entries), player.position.instructions)
-                self._walk.follow(content)
-                flow.clear()
-                entries.clear()
-        finally:
-            steps.close()
-            collected.close()
+        player = self._player
+        with closing(chunks(player, end, self._ids, loads=True)) as pieces:
+            for _begin, flow, entries in pieces:
+                self._switches(flow)
+                self._steps(entries, player.position.instructions)
+                self._walk.follow(flow)
         self.path.end = player.position
         self._walk.end()
         self._place_frames()
@@ -375,7 +352,7 @@ class _Collector:
         return [(physical, first), (second, size - first)]
 
     def _map(self, virtual: int, physical: int) -> None:
-        """Note where a virtual page is; a page that moved is not known any more."""
+        """Note the physical page of a virtual page; a page that is mapped anew is left out."""
         if self.path.mapped.setdefault(virtual, physical) != physical:
             self.moved.add(virtual)
 

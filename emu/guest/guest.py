@@ -72,6 +72,7 @@ class LockKind:
     :param shared: bits of the word that are set if the lock is shared.
     :param spins: whether a thread that waits for the lock spins instead of sleeping.
     :param name: name of the kind for users.
+    :param sharers: number of the lowest bit of the word that counts the sharers.
     """
 
     kind: str
@@ -80,6 +81,7 @@ class LockKind:
     shared: int
     spins: bool = False
     name: str = ""
+    sharers: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ class LockMembers:
         a lock is taken by their caller.
     :param entered: functions that acquire a lock which is not in a word of the lock: (function,
         function that releases it, kind); the first argument is the lock.
+    :param stack: size in bytes of a thread's stack in the kernel.
     """
 
     kind: str
@@ -108,6 +111,7 @@ class LockMembers:
     initialized: int = 0
     functions: tuple[str, ...] = ()
     entered: tuple[tuple[str, str, str], ...] = ()
+    stack: int = 0
 
 
 @dataclass(frozen=True)

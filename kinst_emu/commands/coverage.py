@@ -80,6 +80,9 @@ def _counted(arguments: argparse.Namespace) -> tuple[Coverage, KernelCode]:
     with tempfile.TemporaryDirectory(prefix="kinst-coverage-") as directory:
         for number, workload in enumerate(arguments.workloads):
             path = Path(workload)
+            if is_recording(workload) and arguments.set:
+                raise KinstError(f"--set: {workload} is a recording already; see kinst replay "
+                                 "--set")
             if not is_recording(workload):
                 if arguments.kernel is None:
                     raise KinstError(f"{workload}: is not a recording; to run it, give a kernel "

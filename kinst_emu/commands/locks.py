@@ -4,7 +4,6 @@ import argparse
 import json
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 from dtrace.debug.kernel_types import kernel_types
@@ -18,14 +17,13 @@ from emu.host.progress import PROGRESS
 from emu.machine.running_thread import thread_of
 from emu.replay.flow import Head
 from emu.replay.player import Player
-from images.boots import LIMIT
-from images.recordings import from_start, played
+from images.recordings import from_start
 from kinst_emu.cli.flows import find_window, stack_of
 from kinst_emu.locks.places import LockPlaces
 from kinst_emu.locks.report import classes, events, graph, inversions, is_new, orders, to_json
 from kinst_emu.path.window import Window, call_window
-from kinst_emu.runs.recorded_workload import is_recording, record_to_end, workload_options
-from kinst_emu.terminal.terminal import check_writable, parse_count
+from kinst_emu.runs.recorded_workload import played_workload, workload_options
+from kinst_emu.terminal.terminal import check_writable
 
 DRAWING = 120  # time limit of graphviz in seconds
 EXAMPLES = (
@@ -63,7 +61,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Record the workload if necessary, show its locks, and return the exit status."""
-    limit = LIMIT if arguments.limit is None else parse_count(arguments.limit, "--limit")
     if arguments.graph is not None:
         check_writable(arguments.graph, "--graph")
         if arguments.graph.suffix not in (".svg", ".dot"):
@@ -71,23 +68,14 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.graph.suffix == ".svg" and shutil.which("dot") is None:
             raise KinstError(f"--graph {arguments.graph}: Graphviz is not installed (apt-get "
                              "install graphviz); write a .dot file instead")
-    if is_recording(arguments.what):
-        if arguments.output is not None:
-            raise KinstError(f"-o {arguments.output}: {arguments.what} is a recording already")
-        return _shown(played(Path(arguments.what), arguments.kernel, limit, arguments.module),
-                      arguments)
-    if arguments.kernel is None:
-        raise KinstError(f"{arguments.what}: is not a recording; to run it, give a kernel with -k")
-    with tempfile.TemporaryDirectory(prefix="kinst-locks-") as directory:
-        path = arguments.output or Path(directory) / "locks.rec"
-        record_to_end(arguments, arguments.what, path)
-        return _shown(played(path, arguments.kernel, limit, arguments.module), arguments)
+    with played_workload(arguments) as player:
+        return _shown(player, arguments)
 
 
 def _shown(player: Player, arguments: argparse.Namespace) -> int:
     machine = player.machine
     members = machine.guest.threads.locks
-    if members is None or machine.image.symbols.find("lock_classes") is None:
+    if members is None or not machine.guest.boot.shell_prompt:  # a teaching kernel
         raise KinstError(f"{machine.image.path}: this kernel has no locks that are known")
     if debug_file(machine.image.file) is None:
         raise KinstError(f"{machine.image.path}: locks taken in inlined functions can only be "

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import tempfile
 from pathlib import Path
 
 from dtrace.debug.source_text import SourceText
@@ -16,16 +15,14 @@ from emu.host.progress import PROGRESS
 from emu.machine.running_thread import thread_of
 from emu.replay.flow import Head
 from emu.replay.player import Player
-from images.boots import LIMIT
 from images.catalog import described
-from images.recordings import played
 from kinst_emu.cli.flows import find_window, stack_of
 from kinst_emu.cli.sources import sources_option
 from kinst_emu.cli.sweeps import progress_bar
 from kinst_emu.path.page import Shown, write
 from kinst_emu.path.text import lines, to_json
 from kinst_emu.path.window import Window, call_window
-from kinst_emu.runs.recorded_workload import is_recording, record_to_end, workload_options
+from kinst_emu.runs.recorded_workload import played_workload, workload_options
 from kinst_emu.terminal.terminal import check_writable, parse_count
 
 EXAMPLES = (
@@ -66,23 +63,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Record the workload if necessary, show the path, and return the exit status."""
     text = SourceText(arguments.sources) if arguments.sources else None
-    limit = LIMIT if arguments.limit is None else parse_count(arguments.limit, "--limit")
     if arguments.html is not None:
         check_writable(arguments.html, "--html")
         if arguments.json or arguments.depth is not None:
             raise KinstError("--html: cannot be used with --json or --depth")
     depth = None if arguments.depth is None else parse_count(arguments.depth, "--depth")
-    if is_recording(arguments.what):
-        if arguments.output is not None:
-            raise KinstError(f"-o {arguments.output}: {arguments.what} is a recording already")
-        player = played(Path(arguments.what), arguments.kernel, limit, arguments.module)
-        return _shown(player, arguments, text, depth)
-    if arguments.kernel is None:
-        raise KinstError(f"{arguments.what}: is not a recording; to run it, give a kernel with -k")
-    with tempfile.TemporaryDirectory(prefix="kinst-path-") as directory:
-        path = arguments.output or Path(directory) / "path.rec"
-        record_to_end(arguments, arguments.what, path)
-        player = played(path, arguments.kernel, limit, arguments.module)
+    with played_workload(arguments) as player:
         return _shown(player, arguments, text, depth)
 
 

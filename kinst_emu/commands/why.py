@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,10 +13,9 @@ from emu.host.errors import KinstError
 from emu.host.progress import PROGRESS
 from emu.replay.player import Player
 from emu.replay.writes import physical_of
-from images.boots import LIMIT
-from images.recordings import from_start, played
+from images.recordings import from_start
 from kinst_emu.cli.sources import sources_option
-from kinst_emu.runs.recorded_workload import is_recording, record_to_end, workload_options
+from kinst_emu.runs.recorded_workload import played_workload, workload_options
 from kinst_emu.terminal.terminal import parse_count
 from kinst_emu.why.explainer import Answer, Explainer
 from kinst_emu.why.failures import Failure, Failures, likely
@@ -64,18 +62,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Record the workload if necessary, print the answer, and return the exit status."""
     text = SourceText(arguments.sources) if arguments.sources else None
-    limit = LIMIT if arguments.limit is None else parse_count(arguments.limit, "--limit")
-    if is_recording(arguments.what):
-        if arguments.output is not None:
-            raise KinstError(f"-o {arguments.output}: {arguments.what} is a recording already")
-        return _answered(played(Path(arguments.what), arguments.kernel, limit, arguments.module),
-                         arguments, text)
-    if arguments.kernel is None:
-        raise KinstError(f"{arguments.what}: is not a recording; to run it, give a kernel with -k")
-    with tempfile.TemporaryDirectory(prefix="kinst-why-") as directory:
-        path = arguments.output or Path(directory) / "why.rec"
-        record_to_end(arguments, arguments.what, path)
-        return _answered(played(path, arguments.kernel, limit, arguments.module), arguments, text)
+    with played_workload(arguments) as player:
+        return _answered(player, arguments, text)
 
 
 def _answered(player: Player, arguments: argparse.Namespace, text: SourceText | None) -> int:

@@ -3,6 +3,9 @@
 import argparse
 import os
 import shlex
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from dtrace.calls.c_file import c_file_words
@@ -12,10 +15,12 @@ from dtrace.stacks.stack import failure
 from emu.host.errors import KinstError
 from emu.host.progress import PROGRESS
 from emu.machine.call import DEFAULT_LIMIT, Caller, CallError
+from emu.replay.player import Player
 from emu.replay.starts import BOOT, BOOTED
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import LIMIT, boot_to_prompt, booted
+from images.recordings import played
 from images.shell import (
     at_shell,
     check_command,
@@ -153,3 +158,30 @@ def record_to_end(arguments: argparse.Namespace, workload: str, path: Path) -> N
     except CallError:
         if not path.is_file():
             raise
+
+
+@contextmanager
+def played_workload(arguments: argparse.Namespace) -> Iterator[Player]:
+    """Return a player of the recording ``arguments.what``, or of the workload of that name.
+
+    A workload is run and recorded first, to ``arguments.output`` or to a file that is deleted at
+    the end.
+
+    :param arguments: the options of ``workload_options``, ``what``, ``output`` and ``json``.
+    :raises KinstError: if the options contradict each other, or the workload cannot be run.
+    """
+    what, output = arguments.what, arguments.output
+    limit = LIMIT if arguments.limit is None else parse_count(arguments.limit, "--limit")
+    if is_recording(what):
+        if output is not None:
+            raise KinstError(f"-o {output}: {what} is a recording already")
+        if arguments.set:
+            raise KinstError(f"--set: {what} is a recording already; see kinst replay --set")
+        yield played(Path(what), arguments.kernel, limit, arguments.module)
+        return
+    if arguments.kernel is None:
+        raise KinstError(f"{what}: is not a recording; to run it, give a kernel with -k")
+    with tempfile.TemporaryDirectory(prefix="kinst-") as directory:
+        path = output or Path(directory) / "workload.rec"
+        record_to_end(arguments, what, path)
+        yield played(path, arguments.kernel, limit, arguments.module)

@@ -71,7 +71,7 @@ def lines_of(answer):
 @pytest.mark.parametrize("number", EXPECTED)
 def test_the_line_that_decides_an_error_is_named(arch, number):
     if shutil.which("clang") is None and shutil.which("clang-19") is None:
-        pytest.skip("clang is not installed")
+        pytest.skip("clang is not installed: apt-get install clang")
     kernel, (error, wanted) = str(real_kernel(arch).path), EXPECTED[number]
     done = subprocess.run([sys.executable, "-m", "kinst_emu.commands.kinst", "why", "-k", kernel,
                            "--json", f"{SOURCE} {number}"], capture_output=True, text=True,

@@ -90,14 +90,14 @@ SIGNAL_MEMBERS = SignalMembers("struct thread", ("td_sigqueue.sq_signals", "td_s
 # Members of locks (sys/lock.h, mutex.h, sx.h, rwlock.h, lockmgr.h), in the order of
 # lock_classes[]: spin and sleep mutexes, sx, rm, rm_sleepable, rw, lockmgr. The locks inside rm
 # locks are mutexes and sx locks; readers of rm locks and epochs are on lists (kern_rmlock.c,
-# subr_epoch.c). LO_INITIALIZED is 1 << 16.
+# subr_epoch.c). LO_INITIALIZED is 1 << 16; KSTACK_PAGES is 4.
 LOCK_MEMBERS = LockMembers(
     "struct lock_object", "lo_flags", 24, 15, (
         LockKind("struct mtx", "mtx_lock", 7, 0, spins=True, name="spin mutex"),
         LockKind("struct mtx", "mtx_lock", 7, 0, name="mutex"),
-        LockKind("struct sx", "sx_lock", 31, 1, name="sx"), None, None,
-        LockKind("struct rwlock", "rw_lock", 31, 1, name="rw"),
-        LockKind("struct lock", "lk_lock", 31, 1, name="lockmgr")),
+        LockKind("struct sx", "sx_lock", 31, 1, name="sx", sharers=5), None, None,
+        LockKind("struct rwlock", "rw_lock", 31, 1, name="rw", sharers=5),
+        LockKind("struct lock", "lk_lock", 31, 1, name="lockmgr", sharers=5)),
     "lo_name", 1 << 16,
     ("_*mtx_*", "mtx_*", "_*rw_*", "rw_*", "_*sx_*", "sx_*", "lockmgr*", "_*lockmgr*", "atomic_*",
      "thread_lock*", "_thread_lock*", "lock_delay*", "get_curthread", "critical_*", "spinlock_*",
@@ -107,7 +107,7 @@ LOCK_MEMBERS = LockMembers(
     (("_rm_rlock", "_rm_runlock", "rm"),
      ("_epoch_enter_preempt", "_epoch_exit_preempt", "epoch"),
      ("epoch_enter_preempt", "epoch_exit_preempt", "epoch"),
-     ("epoch_enter", "epoch_exit", "epoch")))
+     ("epoch_enter", "epoch_exit", "epoch")), stack=4 * 4096)
 
 # Functions and members used to start a thread (RFSTOPPED of sys/unistd.h; TSF_BOUND and
 # td_get_sched() of kern/sched_ule.c).

@@ -21,7 +21,7 @@ PLACES = {
 
 
 class Types(DwarfTypes):
-    """Types of a function whose variables have PLACES."""
+    """Types that give every function the variables in PLACES."""
 
     def __init__(self):
         pass

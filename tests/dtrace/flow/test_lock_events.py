@@ -6,7 +6,7 @@ from dtrace.flow.lock_events import NO_LOCK, Lock, _Event, _interpret, _Word
 from emu.guest.guest import LockKind, LockMembers
 
 MUTEX = LockKind("struct mtx", "mtx_lock", 7, 0, name="mutex")
-SX = LockKind("struct sx", "sx_lock", 31, 1, name="sx")
+SX = LockKind("struct sx", "sx_lock", 31, 1, name="sx", sharers=5)
 MEMBERS = LockMembers("struct lock_object", "lo_flags", 24, 15, (MUTEX, SX),
                       entered=(("enter", "leave", "epoch"),))
 ONE, TWO = 0xFFFF_0000_0000_1000, 0xFFFF_0000_0000_2000

@@ -122,7 +122,7 @@ def test_changes_and_stores_are_in_the_order_of_execution(path):
 
 
 def test_a_window_in_pieces_is_the_same_path(player, path, monkeypatch):
-    monkeypatch.setattr("dtrace.flow.thread_path.CHUNK", max(7, len(path.pcs) // 3))
+    monkeypatch.setattr("dtrace.flow.steps.CHUNK", max(7, len(path.pcs) // 3))
     again = whole(player)
     assert (again.pcs, again.changes, again.stores, again.loads, again.frames) == (
         path.pcs, path.changes, path.stores, path.loads, path.frames)

@@ -77,6 +77,7 @@ def test_a_window_is_what_the_thread_does_between_two_positions(recordings):
     (("--of", "strtoul", "--html", "p.html", "--json"), "--html: cannot be used with --json"),
     (("--of", "strtoul", "--html", "/nowhere/p.html"), "/nowhere"),
     (("--of", "strtoul", "-o", "again.rec"), "is a recording already"),
+    (("--of", "strtoul", "--set", "ticks=1"), "is a recording already; see kinst replay --set"),
     (("--of", "strtoul", "--sources", "/nowhere"), "no such directory"),
 ])
 def test_what_cannot_be_shown_is_one_line(recordings, words, says):
