@@ -25,6 +25,7 @@ from emu.unicorn.engine_probe import (
     CODE,
     CODE_SIZE,
     BlockEnds,
+    Scratch,
     StateFields,
     context_bytes,
     find_field,
@@ -56,13 +57,16 @@ EFER_SCE, EFER_LME, EFER_LMA = 1 << 0, 1 << 8, 1 << 10
 MMR = struct.Struct("<H6xQII")  # layout of Unicorn's uc_x86_mmr
 
 
-def scratch() -> unicorn.Uc:
+def new_scratch() -> unicorn.Uc:
     """Return a scratch engine in long mode without paging, with SSE enabled."""
     engine = new_engine(unicorn.UC_ARCH_X86, unicorn.UC_MODE_64)
     engine.ctl_set_cpu_model(uc.UC_CPU_X86_QEMU64)
     engine.mem_map(CODE, CODE_SIZE)
     engine.reg_write(uc.UC_X86_REG_CR4, CR4_OSFXSR)
     return engine
+
+
+scratch = Scratch(new_scratch)
 
 
 @functools.cache
@@ -85,8 +89,9 @@ def _shadow_field() -> StateFields:
                 seen.append(context_bytes(e))
                 e.emu_stop()
 
-        engine.hook_add(unicorn.UC_HOOK_BLOCK, block)
+        hook = engine.hook_add(unicorn.UC_HOOK_BLOCK, block)
         engine.emu_start(CODE, CODE + CODE_SIZE - 1)
+        engine.hook_del(hook)
         states.append(seen[0])
     with_, without = (struct.unpack(f"<{len(s) // 4}I", s[: len(s) // 4 * 4]) for s in states)
     places = [4 * i for i, (a, b) in enumerate(zip(with_, without, strict=True))
@@ -153,17 +158,19 @@ def _exception_fields() -> tuple[int, int]:
     for code in codes:
         engine = scratch()
         engine.mem_write(CODE, b"\x8e\xe0")  # mov fs, eax
-        engine.hook_add(unicorn.UC_HOOK_INTR, lambda e, _n, _d: e.emu_stop())
+        hook = engine.hook_add(unicorn.UC_HOOK_INTR, lambda e, _n, _d: e.emu_stop())
         engine.reg_write(uc.UC_X86_REG_RAX, 0x7F7F0000 | code)  # MOV loads the low 16 bits into FS
         before.append(context_bytes(engine))
         engine.emu_start(CODE, CODE + 2)
+        engine.hook_del(hook)
         after.append(context_bytes(engine))
     error = find_field(after, codes, "<i", "the error code of an amd64 exception")
     # The next field says whether INT n raised the exception (QEMU's ``exception_is_int``).
     engine = scratch()
     engine.mem_write(CODE, b"\xcd\x0d")
-    engine.hook_add(unicorn.UC_HOOK_INTR, lambda e, _n, _d: e.emu_stop())
+    hook = engine.hook_add(unicorn.UC_HOOK_INTR, lambda e, _n, _d: e.emu_stop())
     engine.emu_start(CODE, CODE + 2)
+    engine.hook_del(hook)
     raised = [struct.unpack_from("<i", state, error + 4)[0]
               for state in (*after, context_bytes(engine))]
     if raised != [0, 0, 1]:
@@ -202,6 +209,7 @@ class Amd64Cpu(Cpu):
         native.set_user_mode(uc.UC_X86_REG_CS, CPL, CPL)
         native.set_interrupt_mask(uc.UC_X86_REG_EFLAGS, RFLAGS_IF, RFLAGS_IF)
         native.set_unmaskable(_shadow_field().fields["hflags2"][0], NMI_MASKED)
+        scratch.release()
 
     def reset(self) -> None:
         """Leave the CPU as created; the boot loader enters long mode."""
@@ -489,7 +497,7 @@ class Amd64Cpu(Cpu):
 
     # -- instructions -----------------------------------------------------------------------------
 
-    _block_ends = BlockEnds(scratch, b"\x90")
+    _block_ends = BlockEnds(new_scratch, b"\x90")
 
     def ends_block(self, code: bytes) -> bool:
         """Return whether an instruction always ends the CPU model's translated block."""

@@ -34,6 +34,7 @@ from emu.unicorn.engine_probe import (
     CODE,
     CODE_SIZE,
     BlockEnds,
+    Scratch,
     StateFields,
     context_bytes,
     context_field,
@@ -69,7 +70,7 @@ LDXP = bytes.fromhex("20087fc8")  # ldxp x0, x2, [x1]
 END_MASK, END_VALUE = 0x1C000000, 0x14000000
 
 
-def scratch() -> unicorn.Uc:
+def new_scratch() -> unicorn.Uc:
     """Return a scratch engine in EL1 without address translation, with floating point enabled."""
     engine = new_engine(unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM)
     engine.ctl_set_cpu_model(uc.UC_CPU_ARM64_A57)
@@ -80,6 +81,9 @@ def scratch() -> unicorn.Uc:
     engine.reg_write(uc.UC_ARM64_REG_PSTATE, 0x3C0 | EL1H)
     _set_system(engine, "contextidr_el1", 0)
     return engine
+
+
+scratch = Scratch(new_scratch)
 
 
 @functools.cache
@@ -135,10 +139,11 @@ def _exception_fields() -> tuple[int, int]:
     for address in addresses:
         engine = scratch()
         engine.mem_write(CODE, LDXR)
-        engine.hook_add(unicorn.UC_HOOK_INTR, lambda e, _n, _d: e.emu_stop())
+        hook = engine.hook_add(unicorn.UC_HOOK_INTR, lambda e, _n, _d: e.emu_stop())
         _set_system(engine, "sctlr_el1", 2)
         engine.reg_write(uc.UC_ARM64_REG_X1, address)
         engine.emu_start(CODE, CODE + 4)
+        engine.hook_del(hook)
         engine.reg_write(uc.UC_ARM64_REG_X1, 0)
         states.append(context_bytes(engine))
     at = find_field(states, addresses, "<Q", "the fault address of an arm64 abort")
@@ -214,6 +219,7 @@ class ArmCpu(Cpu):
             [CNTFRQ, PMCCNTR, *REGISTERS, *([MPIDR] if machine.image.options.cpus > 1 else [])],
             read, write, CLOCK_READ_COST, 1, TICK,
         )
+        scratch.release()
 
     def reset(self) -> None:
         """Enter EL1 with all exceptions masked."""
@@ -394,7 +400,7 @@ class ArmCpu(Cpu):
 
     # -- instructions -----------------------------------------------------------------------------
 
-    _block_ends = BlockEnds(scratch, NOP)
+    _block_ends = BlockEnds(new_scratch, NOP)
 
     def ends_block(self, code: bytes) -> bool:
         """Return whether an instruction always ends the CPU model's translated block."""

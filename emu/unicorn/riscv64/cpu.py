@@ -24,6 +24,7 @@ from emu.unicorn.engine_probe import (
     CODE,
     CODE_SIZE,
     BlockEnds,
+    Scratch,
     StateFields,
     context_bytes,
     context_field,
@@ -63,7 +64,7 @@ HOST_COUNTERS = (CSR_CYCLE, CSR_INSTRET)  # counters that the CPU model reads fr
 SYSTEM = 0x73  # major opcode of the CSR instructions
 
 
-def scratch() -> unicorn.Uc:
+def new_scratch() -> unicorn.Uc:
     """Return a scratch engine in S-mode without address translation, with floating point on."""
     engine = new_engine(unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV64)
     engine.ctl_set_cpu_model(uc.UC_CPU_RISCV64_SIFIVE_U54)
@@ -71,6 +72,9 @@ def scratch() -> unicorn.Uc:
     engine.reg_write(uc.UC_RISCV_REG_PRIV, 1)
     engine.reg_write(uc.UC_RISCV_REG_SSTATUS, FS_INITIAL)
     return engine
+
+
+scratch = Scratch(new_scratch)
 
 
 @functools.cache
@@ -145,10 +149,11 @@ def _fault_address() -> int:
     for address in addresses:
         engine = scratch()
         engine.mem_write(CODE, LR)
-        engine.hook_add(unicorn.UC_HOOK_INTR, lambda e, _n, _d: e.emu_stop())
+        hook = engine.hook_add(unicorn.UC_HOOK_INTR, lambda e, _n, _d: e.emu_stop())
         engine.reg_write(uc.UC_RISCV_REG_A1, address)
         with contextlib.suppress(unicorn.UcError):  # Unicorn reports the exception as an error
             engine.emu_start(CODE, CODE + 4)
+        engine.hook_del(hook)
         engine.reg_write(uc.UC_RISCV_REG_A1, 0)
         states.append(context_bytes(engine))
     return find_field(states, addresses, "<Q", "the fault address of riscv64")
@@ -214,6 +219,7 @@ class RiscvCpu(Cpu):
         native.set_user_mode(uc.UC_RISCV_REG_PRIV, 3, USER_MODE)
         native.set_user_gate(places["mie"])
         native.trap_in_programs([(0xFFF0007F, csr << 20 | SYSTEM) for csr in HOST_COUNTERS])
+        scratch.release()
 
     def reset(self) -> None:
         """Set up the CPU in M-mode, where the CPU model starts, then enter S-mode like firmware."""
@@ -487,7 +493,7 @@ class RiscvCpu(Cpu):
 
     # -- instructions -----------------------------------------------------------------------------
 
-    _block_ends = BlockEnds(scratch, NOP)
+    _block_ends = BlockEnds(new_scratch, NOP)
 
     def ends_block(self, code: bytes) -> bool:
         """Return whether an instruction always ends the CPU model's translated block."""
