@@ -122,10 +122,15 @@ class Image:
             h.update(s.data)
         return identity == self._with_modules(f"{self.build_id or 'none'}-{h.hexdigest()[:32]}")
 
+    @functools.cached_property
+    def code_ranges(self) -> list[tuple[int, int]]:
+        """Virtual ranges [begin, end) of the executable segments and of the code of the modules."""
+        return [(s.virtual, s.virtual_end) for s in self.segments if s.executable] + [
+            code for module in self.modules for code in module.code]
+
     def holds_code(self, address: int) -> bool:
         """Return whether an address is in an executable segment or in the code of a module."""
-        return (any(s.executable and s.virtual <= address < s.virtual_end for s in self.segments)
-                or any(begin <= address < end for m in self.modules for begin, end in m.code))
+        return any(begin <= address < end for begin, end in self.code_ranges)
 
     def code(self) -> Iterator[tuple[int, bytes]]:
         """Yield (virtual address, bytes) for each range of code; modules are already relocated."""

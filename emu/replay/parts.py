@@ -22,7 +22,7 @@ from emu.host.errors import ImageError
 from emu.host.input_file import taken
 from emu.replay.inputs import ReplayError
 
-MAGIC, FORMAT = b"KINSTREC", 2
+MAGIC, FORMAT = b"KINSTREC", 3  # 3: PAUSE takes 50 ns
 HEAD = struct.Struct("<8sI")
 PART = struct.Struct("<4sI16s")
 LEVEL = 3

@@ -207,6 +207,7 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
         c.before_size = c.size
     c.instructions += c.count
     c.count = 0
+    pause(c)
     c.address = address
     c.size = size
     if c.frozen:
@@ -290,6 +291,9 @@ cdef enum:
     TRAPPED_UNKNOWN = 0
     TRAPPED_NONE = 1
     TRAPPED_SOME = 2
+    YIELDS_UNKNOWN = 0
+    YIELDS_NOT = 1
+    YIELDS = 2
 
 
 # unicorn.h: uc_tb

@@ -141,6 +141,7 @@ cdef void thaw_now(Clock *c) noexcept nogil:
     c.instructions += d.slot_entries if d.slot_entries else 1
     if d.gives_away:
         give_away(c, c.instructions)
+        pause(c)
         c.horizon = 0
 
 

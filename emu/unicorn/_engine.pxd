@@ -125,7 +125,7 @@ cdef enum:
     CODE_KNOWN = 1  # page state: code on the page was translated
     CODE_NEW = 2  # page state: code on the page was translated since the last query
     MAX_GUARDS = 64  # maximum number of ranges of RAM that are guarded because of their code
-    GUARDED = 1 << 16  # size in bytes of the blocks by which a large guard grows
+    MAX_IMAGE_CODE = 64  # maximum number of ranges of the image's code that are guarded as a whole
     HOOK_WORDS = 8  # number of words at the beginning of a hook that contain its range
     FAST_BLOCKS = 32768  # number of entries in the fast path's table of blocks
     CODE_PAGES = 256  # number of cached address translations of code pages at low addresses
@@ -136,10 +136,11 @@ cdef enum:
 
 cdef struct BlockCount:
     uint64_t address
-    uint32_t size
+    uint16_t size
     uint16_t count
     uint8_t end
     uint8_t trapped  # whether the block contains an instruction of ``Clock.trapped`` (TRAPPED_*)
+    uint8_t yields  # whether the block ends with an instruction of ``Clock.yields`` (YIELDS_*)
 
 
 # Cached frame of a code page at a low address, where each process has its own mapping.
@@ -280,7 +281,8 @@ cdef struct Clock:
     # Index of the CPU whose registers are in the engine, and the number of CPUs.
     uint32_t cpu
     uint32_t cpus
-    # The turn ends at the first canonical block start at or after ``turn_end`` instructions.
+    # The turn ends at the first canonical block start at or after ``turn_end`` instructions.  With
+    # one CPU, it is the count after which a yield takes ``PAUSE_TIME`` (see ``pause``), or NEVER.
     # The turn began at ``turn_began`` and lasts ``turn_length`` instructions unless the CPU yields.
     uint64_t turn_end
     uint64_t turn_began
@@ -405,6 +407,8 @@ cdef struct Clock:
     # Ranges of RAM in which all stores of the guest are looked at (``_guards.pxi``).
     Guard guards[MAX_GUARDS]
     int guard_count
+    uint64_t image_code[MAX_IMAGE_CODE][2]  # virtual [begin, end) of code in the image
+    int image_code_count
     bint guards_high  # whether any code at a high address is guarded
     # Callback of the breakpoints' owner, and the architecture's breakpoint exception.
     trap_fn trap

@@ -141,6 +141,7 @@ cdef int table_put(Clock *c, uint64_t address, uint32_t size, uint32_t count) no
             c.table[i].count = count
             c.table[i].end = END_UNKNOWN
             c.table[i].trapped = TRAPPED_UNKNOWN
+            c.table[i].yields = YIELDS_UNKNOWN
             return 0
         i = (i + 1) & c.table_mask
     c.table[i].address = address
@@ -148,6 +149,7 @@ cdef int table_put(Clock *c, uint64_t address, uint32_t size, uint32_t count) no
     c.table[i].count = count
     c.table[i].end = END_UNKNOWN
     c.table[i].trapped = TRAPPED_UNKNOWN
+    c.table[i].yields = YIELDS_UNKNOWN
     c.table_used += 1
     return 0
 
@@ -329,6 +331,7 @@ cdef class Engine(EngineWiring):
                 self.clock.count = count
         self.clock.instructions += self.clock.count
         self.clock.count = 0
+        pause(&self.clock)
 
     def watch_thread(self, physical):
         """Set the physical address of the 8-byte word that points to the current thread.
@@ -581,6 +584,24 @@ cdef class Engine(EngineWiring):
         for i in range(self.clock.region_count):
             memset(self.clock.regions[i].code, 0, self.clock.regions[i].size >> 12)
         self.clock.code_anywhere = False
+
+    def set_image_code(self, ranges):
+        """Set the virtual ranges [begin, end) of the image's code, which are guarded as a whole.
+
+        Ranges beyond the first ``MAX_IMAGE_CODE`` are guarded page by page.
+        """
+        cdef int i
+        ranges = list(ranges)[:MAX_IMAGE_CODE]
+        for i in range(len(ranges)):
+            self.clock.image_code[i][0], self.clock.image_code[i][1] = ranges[i]
+        self.clock.image_code_count = len(ranges)
+
+    @property
+    def guards(self):
+        """Physical ranges [begin, end) in which all stores of the guest are looked at."""
+        cdef int i
+        return sorted((self.clock.guards[i].begin, self.clock.guards[i].last + 1)
+                      for i in range(self.clock.guard_count))
 
     def set_no_execute(self, uint64_t bit):
         """Set the no-execute bit of page table entries, or 0 if entries have no such bit.

@@ -82,6 +82,7 @@ cdef bint delivered(Clock *c, uint32_t vector, uint64_t pc, int64_t count) noexc
         at += 1
     c.instructions = c.canonical = at
     c.count = 0
+    pause(c)
     c.resumed = False
     c.taken += 1
     return True

@@ -8,7 +8,10 @@ execute, which does not exist here: they are never called, and cost nothing but 
 range are looked at.
 
 Where a kernel has high addresses, only its code is guarded, and not that of programs: Unicorn walks
-the list of hooks at many stores, so that guards of many pages cost more than half of the speed.
+the list of hooks at many stores, so that guards of many pages cost more than half of the speed.  The
+code of the kernel's image and of the modules loaded with it takes one guard each; modules that the
+guest loads later take a guard for each run of pages.  If there are no guards left, the closest one
+grows.
 
 A hook's range cannot be changed through Unicorn's interface, and a removed hook remains in the list
 until the run ends.  The range is therefore changed in the hook itself, in which it is found by its
@@ -24,23 +27,29 @@ cdef bint never_called(void *uc, int kind, uint64_t address, int size, int64_t v
     return False
 
 
-cdef void guard_code(Clock *c, uint64_t physical) noexcept nogil:
-    """Guard a page of RAM on which code has been translated for the first time."""
+cdef void guard_code(Clock *c, uint64_t address, uint64_t physical) noexcept nogil:
+    """Guard a page of RAM on which code has been translated for the first time.
+
+    :param address: virtual address of the code.  If it is in the code of the image, all whole pages
+        of that code are guarded at once.  They are nearly always contiguous in memory; where they
+        are not, other pages are guarded needlessly.
+    """
     cdef uint64_t begin = physical & ~<uint64_t>4095
     cdef uint64_t last = begin + 4095
+    cdef uint64_t page = address & ~<uint64_t>4095
+    cdef uint64_t first, end
     cdef Guard *found = NULL
     cdef Guard *guard
     cdef int i = 0
     for i in range(c.guard_count):
         if c.guards[i].begin <= physical <= c.guards[i].last:
             return
-    for i in range(c.guard_count):
-        guard = &c.guards[i]
-        if guard.last - guard.begin >= GUARDED and (
-                begin - guard.last <= GUARDED or guard.begin - last <= GUARDED):
-            # Code of a large range, such as a kernel's text: guard a block at once.
-            begin &= ~<uint64_t>(GUARDED - 1)
-            last |= GUARDED - 1
+    for i in range(c.image_code_count):
+        first = c.image_code[i][0] + 4095 & ~<uint64_t>4095
+        end = c.image_code[i][1] & ~<uint64_t>4095
+        if first <= page < end and page - first <= begin:
+            last = begin + (end - page) - 1
+            begin -= page - first
             break
     i = 0
     while i < c.guard_count:  # take over the guards that the new one touches

@@ -52,7 +52,7 @@ cdef void translated(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
             if not region.code[(physical - region.physical) >> 12] and (
                     address >> 63 or not c.guards_high):
                 c.guards_high |= <bint>(address >> 63)
-                guard_code(c, physical)
+                guard_code(c, address, physical)
             if c.asks_translated:
                 note_translated(c, region, physical)
             else:

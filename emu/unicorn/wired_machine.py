@@ -104,6 +104,7 @@ class WiredMachine(Machine):
         self._uc = new_engine(model.arch, model.mode)
         self._uc.ctl_set_cpu_model(model.cpu_model)
         self.engine = Engine(self._uc, library_symbols(), pc, model.fixed_length)
+        self.engine.set_image_code(self.image.code_ranges)
 
     @property
     def cpus(self) -> tuple[Cpu, ...]:

@@ -218,6 +218,28 @@ def test_the_guest_can_change_code_through_another_mapping_of_its_page(paged):
     assert found == [[1, 1], [5, 5], [6, 6]]
 
 
+def test_the_code_of_the_image_is_guarded_as_a_whole(paged):
+    machine = paged
+    Caller(machine).call(machine.symbol("strlen").address, [machine.symbol("strlen").address],
+                         "strlen")
+    (begin, end), = machine.image.code_ranges
+    whole = machine.translate(begin + 4095 & -4096), machine.translate((end & -4096) - 4096) + 4096
+    assert whole[1] > whole[0]
+    assert any(first <= whole[0] and whole[1] <= last for first, last in machine.engine.guards)
+
+
+def test_more_pages_of_code_are_guarded_than_there_are_guards(paged):
+    machine, arch = paged, paged.arch.name
+    begin = (machine.image.virtual_end + (1 << 20)) & -4096
+    caller, pages = Caller(machine), [begin + 8192 * i for i in range(80)]
+    for at in pages:
+        machine.write(at, RETURN[arch](3))
+        assert caller.call(at, [], "code") == 3
+    guards = machine.engine.guards
+    assert len(guards) == 64
+    assert all(any(first <= machine.translate(at) < last for first, last in guards) for at in pages)
+
+
 class Disk(Device):
     """Device that periodically writes code to memory when its timer expires."""
 
