@@ -219,6 +219,24 @@ class Conditions:
                 found, rows = row, [row]
         return None if found is None else self._condition(rows)
 
+    def executed_branch(self, count: int) -> Condition | None:
+        """Return the branch that was executed after ``count`` instructions.
+
+        None: that instruction always goes on to the same one.
+        """
+        rows: list[_Executed] = []
+        window = self._windows.before(count + 2)
+        following = window.pcs[count + 1 - window.begin]
+        for row in self.activation(count):
+            rows.append(row if rows else _Executed(row.count, row.pc, following))
+            if len(rows) > MAX_STEPS:
+                break
+        if not rows:
+            return None
+        pc = rows[0].pc
+        transfer = ending(self._trap, self._code.instruction(pc), pc).transfer
+        return self._condition(rows) if transfer in (Transfer.BRANCH, Transfer.INDIRECT) else None
+
     def decided(self, links: list[Link]) -> Iterator[Condition]:
         """Yield the branches that decided a value, the last one first.
 

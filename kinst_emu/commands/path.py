@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dtrace.debug.source_text import SourceText
 from dtrace.flow.code import KernelCode
+from dtrace.flow.path_difference import compare
 from dtrace.flow.thread_path import ThreadPath, follow
 from dtrace.stacks.locals import Locals
 from dtrace.stacks.threads import Threads
@@ -19,16 +20,20 @@ from images.catalog import described
 from kinst_emu.cli.flows import find_window, stack_of
 from kinst_emu.cli.sources import sources_option
 from kinst_emu.cli.sweeps import progress_bar
+from kinst_emu.path import against
+from kinst_emu.path.against import Side
 from kinst_emu.path.page import Shown, write
 from kinst_emu.path.text import lines, to_json
 from kinst_emu.path.window import Window, call_window
-from kinst_emu.runs.recorded_workload import played_workload, workload_options
+from kinst_emu.runs.recorded_workload import is_recording, played_workload, workload_options
 from kinst_emu.terminal.terminal import check_writable, parse_count
+from kinst_emu.why.explainer import Explainer
 
 EXAMPLES = (
     "kinst path -k kernel '$ cat /etc/motd' --of open",
     "kinst path -k kernel '$ cat /etc/motd' --of open --html open.html",
     "kinst path mkdir.rec --of 'namei#3' --depth 2",
+    "kinst path -k kernel '$ mkdir /a' --of mkdir --against '$ mkdir /etc'",
     "kinst path mkdir.rec --window fbt::malloc:entry#5:fbt::malloc:return#1 --html malloc.html",
 )
 
@@ -52,6 +57,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--depth", metavar="N",
                         help="print the functions of at most N levels below the call (default: "
                         "all)")
+    parser.add_argument("--against", metavar="WHAT",
+                        help="compare with the path of this recording or workload: where they "
+                        "part, on which values, and which calls differ (default: off)")
+    parser.add_argument("--against-of", metavar="NAME[#N]",
+                        help="choose the call in the second path (default: as --of)")
+    parser.add_argument("--against-set", action="append", default=[], metavar="PLACE=VALUE",
+                        help="as --set, for the second workload, which is by default the first one "
+                        "again; may be repeated (default: as --set)")
     parser.add_argument("-o", dest="output", type=Path, metavar="FILE",
                         help="keep the recording of the workload in this file (default: discard "
                         "it)")
@@ -68,15 +81,64 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json or arguments.depth is not None:
             raise KinstError("--html: cannot be used with --json or --depth")
     depth = None if arguments.depth is None else parse_count(arguments.depth, "--depth")
+    second = _second(arguments)
     with played_workload(arguments) as player:
-        return _shown(player, arguments, text, depth)
+        if second is None:
+            return _shown(player, arguments, text, depth)
+        with played_workload(second) as other:
+            return _compared((player, other), (arguments, second), text, depth)
+
+
+def _second(arguments: argparse.Namespace) -> argparse.Namespace | None:
+    """Return the options of the second path, or None if there is no comparison."""
+    if arguments.against is None and arguments.against_of is None and not arguments.against_set:
+        return None
+    if arguments.html is not None:
+        raise KinstError("--html: cannot be used with --against; write a page for each path")
+    if arguments.against_of is not None and arguments.of is None:
+        raise KinstError("--against-of: works only with --of")
+    changed = {"what": arguments.against or arguments.what, "output": None,
+               "of": arguments.against_of or arguments.of,
+               "set": arguments.against_set or arguments.set}
+    if is_recording(changed["what"]):
+        if arguments.against_set:
+            raise KinstError(f"--against-set: {changed['what']} is a recording already")
+        changed["set"] = []
+    return argparse.Namespace(**vars(arguments) | changed)
+
+
+def _compared(players: tuple[Player, Player], options: tuple[argparse.Namespace, ...],
+              text: SourceText | None, depth: int | None) -> int:
+    images = [player.machine.image for player in players]
+    if images[0].identity != images[1].identity:
+        raise KinstError(f"--against: {players[1].recording.path} is a run of another kernel than "
+                         f"{players[0].recording.path}; see kinst diff")
+    sides = []
+    for player, chosen in zip(players, options, strict=True):
+        window = _found(player, chosen)
+        _code, path, thread = _path(player, window)
+        sides.append(Side(path, window, thread, Explainer(player, text)))
+    both = sides[0], sides[1]
+    with PROGRESS.working("comparing the paths"):
+        comparison = compare(both[0].path, both[1].path)
+    if options[0].json:
+        print(json.dumps(against.to_json(both, comparison)))
+        return 0
+    for line in against.lines(both, comparison, depth):
+        print(line)
+    return 0
+
+
+def _found(player: Player, arguments: argparse.Namespace) -> Window:
+    with PROGRESS.working("looking for the call" if arguments.of else "playing the recording"):
+        return call_window(player, arguments.of) if arguments.of else _window(
+            player, arguments.window)
 
 
 def _shown(player: Player, arguments: argparse.Namespace, text: SourceText | None,
            depth: int | None) -> int:
-    with PROGRESS.working("looking for the call" if arguments.of else "playing the recording"):
-        window = call_window(player, arguments.of) if arguments.of else _window(
-            player, arguments.window)
+    window = _found(player, arguments)
+    with PROGRESS.working("playing the call"):
         code, path, thread = _path(player, window)
     if arguments.html is not None:
         image = player.machine.image

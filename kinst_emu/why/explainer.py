@@ -181,7 +181,7 @@ class Explainer:
                     break
                 condition = self.conditions.of(at)
                 while condition is not None and len(reasons) < MAX_CONDITIONS:
-                    reasons.append(self._reason(condition))
+                    reasons.append(self.reason(condition))
                     condition = self.conditions.of(condition.count)
                 if reasons:
                     break
@@ -209,9 +209,10 @@ class Explainer:
                 found[called.count] = called
                 break
             at = self.conditions.call_of(at)
-        return tuple(self._reason(found[count]) for count in sorted(found, reverse=True))
+        return tuple(self.reason(found[count]) for count in sorted(found, reverse=True))
 
-    def _reason(self, condition: Condition) -> Reason:
+    def reason(self, condition: Condition) -> Reason:
+        """Return the description of a branch."""
         return Reason(self.place(condition.test_count, condition.test),
                       self.place(condition.count, condition.pc), condition.taken,
                       condition.compared)

@@ -49,7 +49,7 @@ def _place(place: Place, more: str = "") -> Iterator[str]:
 
 
 def _reason(reason: Reason) -> Iterator[str]:
-    said = ", ".join(_compared(one) for one in _once(reason.compared))
+    said = ", ".join(compared_text(one) for one in _once(reason.compared))
     taken = {None: "went on", True: "jumped", False: "did not jump"}[reason.taken]
     test = reason.test.instruction
     if reason.test.pc != reason.branch.pc:
@@ -68,7 +68,8 @@ def _once(compared: tuple[Compared, ...]) -> Iterator[Compared]:
             yield one
 
 
-def _compared(one: Compared) -> str:
+def compared_text(one: Compared) -> str:
+    """Return a value that a branch compared as text."""
     value = "unknown" if one.value is None else number(one.value)
     if one.name:
         part = (f" ({one.size} of its {one.whole} bytes)" if 0 < one.size < one.whole else "")

@@ -1,5 +1,6 @@
 """Tests of ``kinst path`` on FreeBSD: the page's numbers are those of the recording."""
 
+import json
 import random
 import subprocess
 import sys
@@ -49,3 +50,19 @@ def test_the_page_shows_what_the_recording_has_at_random_moments(recording, call
     assert counts.equal > MOMENTS and counts.callers > 10, vars(counts)
     assert counts.registers > 15 * MOMENTS, vars(counts)
     assert page.stat().st_size < MOST_BYTES
+
+
+def test_two_calls_part_where_the_file_system_finds_the_name(arch):
+    """``mkdir`` of an existing name: every function on the way back parts because of EEXIST."""
+    done = path("-k", str(real_kernel(arch).path), "$ mkdir /a", "--of", "mkdir", "--against",
+                "$ mkdir /etc", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout[done.stdout.index("{"):])
+    partings = {parting["function"]: parting for parting in found["partings"]}
+    assert {"cache_fplookup_final_modifying", "namei", "kern_mkdirat"} <= set(partings)
+    values = [{one["value"] for one in branch["compared"] if not one["constant"]}
+              for branch in partings["kern_mkdirat"]["branches"]]
+    assert values == [{0}, {17}]
+    calls = {(call["match"], call["name"]) for call in found["calls"]}
+    assert {("different", "namei"), ("first", "ufs_mkdir")} <= calls
+    assert not any(match == "second" and name == "ufs_mkdir" for match, name in calls)

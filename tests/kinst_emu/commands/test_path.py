@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from images import catalog
 from tests.conftest import ARCHES
 from tests.kinst_emu.commands.test_commands import refused, run
 
@@ -86,3 +87,55 @@ def test_what_cannot_be_shown_is_one_line(recordings, words, says):
 
 def test_a_workload_needs_a_kernel():
     refused(run("kinst", "path", "strlen(1)", "--of", "strlen"), "give a kernel with -k")
+
+
+def test_two_calls_are_compared_with_the_values_on_which_they_part(recordings, arch):
+    text = shown(recordings[arch], "--of", "strtoul#1", "--against-of", "strtoul#2")
+    lines = text.splitlines()
+    assert lines[0].startswith("- strtoul() of the kernel, call 1: ")
+    assert lines[1].startswith("+ strtoul() of the kernel, call 2: ")
+    assert any(line.startswith("1. ") and " parts at " in line for line in lines)
+    tops = [line for line in lines if line.endswith("~ strtoul")]
+    assert len(tops) == 1 and len(tops[0].split()) == 4
+    found = json.loads(shown(recordings[arch], "--of", "strtoul#1", "--against-of", "strtoul#2",
+                             "--json"))
+    assert [path["ns"] for path in found["paths"]] == [int(one) for one in tops[0].split()[:2]]
+    assert found["calls"][0]["match"] == "different"
+    parting = found["partings"][0]
+    ours, theirs = ({(one["text"], one["value"]) for one in branch["compared"]}
+                    for branch in parting["branches"])
+    assert ours != theirs
+    assert parting["next"][0]["pc"] != parting["next"][1]["pc"]
+
+
+def test_a_path_is_the_same_as_itself(recordings):
+    text = shown(recordings["amd64"], "--of", "strtoul", "--against", recordings["amd64"])
+    assert "both execute the same instructions" in text and " parts " not in text
+
+
+def test_a_changed_variable_is_compared_with_the_run_without_the_change():
+    text = shown("-k", "teaching/arm64", 'note_keep("abc"); note_letters()', "--of",
+                 "note_letters", "--against-set", "notes[7].next=1")
+    assert "both execute the same instructions" in text
+    other = catalog.find("teaching/arm64").symbols.named("notes")[0].address + 3 * 24
+    text = shown("-k", "teaching/arm64", 'note_keep("abc"); note_letters()', "--of",
+                 "note_letters", "--against-set", f"first={other:#x}")
+    assert "1. note_letters parts at " in text
+    assert any(line.split()[1:] == ["+", "strlen"] for line in text.splitlines()), text
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (("--window", "start:end", "--against-of", "strtoul"), "works only with --of"),
+    (("--of", "strtoul", "--against", "nowhere.rec"), "give a kernel with -k"),
+    (("--of", "strtoul", "--against-set", "ticks=1"), "--against-set: "),
+    (("--of", "strtoul", "--against-of", "strtoul#9"), "it is called only 2 times"),
+    (("--of", "strtoul", "--against-of", "strtoul#2", "--html", "p.html"),
+     "--html: cannot be used with --against"),
+])
+def test_what_cannot_be_compared_is_one_line(recordings, words, says):
+    refused(run("kinst", "path", str(recordings["amd64"]), *words), says)
+
+
+def test_runs_of_different_kernels_are_not_compared(recordings):
+    refused(run("kinst", "path", str(recordings["amd64"]), "--of", "strtoul", "--against",
+                str(recordings["arm64"])), "is a run of another kernel than")
