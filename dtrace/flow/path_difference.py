@@ -43,14 +43,14 @@ class Split:
     """Where matching calls part for the first time.
 
     :param name: the function.
-    :param frames: index of the call in the frames of each path.
     :param moments: moment of each path before the first instruction that differs; the end of the
         call if it returns there.
+    :param returns: whether the call of each path returns there.
     """
 
     name: str
-    frames: tuple[int, int]
     moments: tuple[int, int]
+    returns: tuple[bool, bool]
 
 
 @dataclass
@@ -80,7 +80,7 @@ def compare(one: ThreadPath, other: ThreadPath) -> Comparison:
             assert number is not None
             result.calls.append(MatchedCall((Match.FIRST, Match.SECOND)[side],
                                             bodies[side].name(number), (left, right), depth))
-            inner = [child for child, _at in bodies[side].calls(number)]
+            inner = bodies[side].calls(number)
             waiting += [(None, child, depth + 1) if side else (child, None, depth + 1)
                         for child in reversed(inner)]
             continue
@@ -89,9 +89,9 @@ def compare(one: ThreadPath, other: ThreadPath) -> Comparison:
             result.calls.append(MatchedCall(Match.SAME, name, (left, right), depth))
             continue
         result.calls.append(MatchedCall(Match.DIFFERENT, name, (left, right), depth))
-        moments = _first_difference(bodies, left, right)
-        if moments is not None:
-            result.splits.append(Split(name, (left, right), moments))
+        split = _first_difference(bodies, left, right)
+        if split is not None:
+            result.splits.append(split)
         waiting += [(a, b, depth + 1) for a, b in reversed(list(_pairs(bodies, left, right)))]
     result.splits.sort(key=lambda split: split.moments)
     return result
@@ -143,9 +143,9 @@ class _Bodies:
         frames = self._path.frames
         return frames[number].name if frames else ""
 
-    def calls(self, number: int) -> list[tuple[int, int]]:
-        """Return the calls that a call makes: (index of the frame, moment)."""
-        return [(~entry, moment) for entry, moment in self.bodies[number] if entry < 0]
+    def calls(self, number: int) -> list[int]:
+        """Return the indexes of the frames of the calls that a call makes."""
+        return [~entry for entry, _moment in self.bodies[number] if entry < 0]
 
     def end(self, number: int) -> int:
         """Return the moment at which a call ends."""
@@ -154,28 +154,28 @@ class _Bodies:
             self._path.pcs)
 
 
-def _first_difference(bodies: tuple[_Bodies, _Bodies], left: int, right: int
-                      ) -> tuple[int, int] | None:
-    """Return the moments at which two calls of a function part, or None if only their calls do."""
+def _first_difference(bodies: tuple[_Bodies, _Bodies], left: int, right: int) -> Split | None:
+    """Return where two calls of a function part, or None if only the calls that they make do."""
+    name = bodies[0].name(left)
     ours, theirs = bodies[0].bodies[left], bodies[1].bodies[right]
     for (a, at), (b, on) in zip(ours, theirs, strict=False):
         if a < 0 and b < 0:
             if bodies[0].name(~a) != bodies[1].name(~b):
-                return at, on
+                return Split(name, (at, on), (False, False))
         elif a != b:
-            return at, on
+            return Split(name, (at, on), (False, False))
     if len(ours) == len(theirs):
         return None
     short = min(len(ours), len(theirs))
-    return (ours[short][1] if short < len(ours) else bodies[0].end(left),
-            theirs[short][1] if short < len(theirs) else bodies[1].end(right))
+    returns = short == len(ours), short == len(theirs)
+    return Split(name, (bodies[0].end(left) if returns[0] else ours[short][1],
+                        bodies[1].end(right) if returns[1] else theirs[short][1]), returns)
 
 
 def _pairs(bodies: tuple[_Bodies, _Bodies], left: int, right: int
            ) -> Iterator[tuple[int | None, int | None]]:
     """Yield the calls that two calls of a function make, matched by the names of the functions."""
-    ours = [number for number, _at in bodies[0].calls(left)]
-    theirs = [number for number, _at in bodies[1].calls(right)]
+    ours, theirs = bodies[0].calls(left), bodies[1].calls(right)
     for equal, begin, end, first, last in _runs([bodies[0].name(n) for n in ours],
                                                 [bodies[1].name(n) for n in theirs]):
         if equal:

@@ -219,14 +219,14 @@ class Conditions:
                 found, rows = row, [row]
         return None if found is None else self._condition(rows)
 
-    def executed_branch(self, count: int) -> Condition | None:
+    def executed_branch(self, count: int, following: int) -> Condition | None:
         """Return the branch that was executed after ``count`` instructions.
 
-        None: that instruction always goes on to the same one.
+        None: that instruction is no branch.
+
+        :param following: address of the instruction that its thread executed next.
         """
         rows: list[_Executed] = []
-        window = self._windows.before(count + 2)
-        following = window.pcs[count + 1 - window.begin]
         for row in self.activation(count):
             rows.append(row if rows else _Executed(row.count, row.pc, following))
             if len(rows) > MAX_STEPS:

@@ -187,6 +187,8 @@ cdef void look_ahead(Clock *c) noexcept nogil:
     if c.limit < c.horizon:
         c.horizon = c.limit
     cdef uint64_t now = time_at(c, c.instructions)
+    if c.pause_end != NEVER:
+        c.horizon = 0  # the next block start is not on the fast path, and calls ``pause``
     if c.turn_end <= c.horizon:
         c.horizon = c.turn_end - 1 if c.turn_end else 0
     if c.deadline <= now:
@@ -217,7 +219,7 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
         if address == c.detour.slot:
             c.detour.slot_entries += 1  # a REP instruction enters its block once per repetition
             if c.detour.slot_entries == 1:
-                c.detour.gives_away = gives_away(c, address, size)
+                c.detour.gives_away = ends_with_yield(c, address, size)
                 wipe_footprint(c)
             elif repetition_due(c):
                 return

@@ -281,8 +281,7 @@ cdef struct Clock:
     # Index of the CPU whose registers are in the engine, and the number of CPUs.
     uint32_t cpu
     uint32_t cpus
-    # The turn ends at the first canonical block start at or after ``turn_end`` instructions.  With
-    # one CPU, it is the count after which a yield takes ``PAUSE_TIME`` (see ``pause``), or NEVER.
+    # The turn ends at the first canonical block start at or after ``turn_end`` instructions.
     # The turn began at ``turn_began`` and lasts ``turn_length`` instructions unless the CPU yields.
     uint64_t turn_end
     uint64_t turn_began
@@ -299,6 +298,7 @@ cdef struct Clock:
     void *exchanging_data
     # Offset in a context of the address reserved by an exclusive access, or 0.
     uint32_t monitor_place
+    uint64_t pause_end  # instruction count after the yield that ends the block in progress, or NEVER
     uint64_t passed_by_at  # instruction count at the CPU's last yield instruction
     uint64_t passed_by  # number of yield instructions that do not end the turn
     bint others  # whether another CPU may be able to run

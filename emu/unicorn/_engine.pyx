@@ -263,6 +263,7 @@ cdef void count_from(Clock *c, uint64_t instructions) noexcept nogil:
     c.instructions = c.canonical = instructions
     c.horizon = c.heard = 0
     c.count = 0
+    c.pause_end = NEVER
     c.calling = False
 
 

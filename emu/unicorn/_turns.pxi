@@ -33,7 +33,7 @@ cdef bint gives_away(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
 cdef inline void give_away(Clock *c, uint64_t count) noexcept nogil:
     """End the turn after ``count`` instructions unless the CPU may keep its turn after a yield."""
     if c.cpus == 1:
-        c.turn_end = count
+        c.pause_end = count
         return
     if c.passed_by_at == count:
         return  # this yield was handled before the run was interrupted
@@ -51,10 +51,10 @@ cdef inline void pause(Clock *c) noexcept nogil:
     and would otherwise take no longer than any other instruction.  If an exception ended the block
     before its last instruction, no time passes.
     """
-    if c.cpus == 1 and c.turn_end != NEVER:
-        if c.instructions >= c.turn_end:
+    if c.pause_end != NEVER:
+        if c.instructions >= c.pause_end:
             c.skew += PAUSE_TIME
-        c.turn_end = NEVER
+        c.pause_end = NEVER
 
 
 cdef bint ends_with_yield(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
@@ -370,6 +370,7 @@ cdef class Moment:
         c.still, c.longest, c.taken = self.numbers[7], self.numbers[8], self.numbers[9]
         c.passed_by, c.passed_by_at = self.numbers[10], self.numbers[11]
         c.count = c.exceptions = 0
+        c.pause_end = NEVER
         c.cut_at = c.horizon = c.heard = 0
         c.others = c.cpus > 1
         c.turns[0] += 1

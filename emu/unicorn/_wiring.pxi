@@ -76,7 +76,7 @@ cdef class EngineWiring:
         self.context_size = <context_size_fn><uintptr_t>symbols["uc_context_size"]
         self.clock.context_free = <context_free_fn><uintptr_t>symbols["uc_context_free"]
         self.clock.deadline = 0xFFFFFFFFFFFFFFFF
-        self.clock.limit = self.clock.turn_end = 0xFFFFFFFFFFFFFFFF
+        self.clock.limit = self.clock.turn_end = self.clock.pause_end = NEVER
         self.clock.cpus = 1
         if fixed not in (0, 4):
             raise ValueError(f"instruction length {fixed}: must be 4, or 0 if lengths vary")

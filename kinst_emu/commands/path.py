@@ -111,8 +111,8 @@ def _compared(players: tuple[Player, Player], options: tuple[argparse.Namespace,
               text: SourceText | None, depth: int | None) -> int:
     images = [player.machine.image for player in players]
     if images[0].identity != images[1].identity:
-        raise KinstError(f"--against: {players[1].recording.path} is a run of another kernel than "
-                         f"{players[0].recording.path}; see kinst diff")
+        raise KinstError(f"--against: {players[1].recording.path} is not a run of the kernel of "
+                         f"{players[0].recording.path}; kinst diff compares runs of two kernels")
     sides = []
     for player, chosen in zip(players, options, strict=True):
         window = _found(player, chosen)

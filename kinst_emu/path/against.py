@@ -16,7 +16,11 @@ RETURNS = "returns"
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two paths."""
+    """One of the two paths.
+
+    :param thread: name of its thread.
+    :param explainer: of its recording.
+    """
 
     path: ThreadPath
     window: Window
@@ -54,8 +58,8 @@ def parted(sides: tuple[Side, Side], splits: Sequence[Split]) -> list[Parted]:
     found: list[Parted] = []
     seen = set[tuple[str, int, int]]()
     for split in splits:
-        nexts = [_next(side, frame, moment) for side, frame, moment in
-                 zip(sides, split.frames, split.moments, strict=True)]
+        nexts = [None if returns else _place(side, moment) for side, moment, returns in
+                 zip(sides, split.moments, split.returns, strict=True)]
         pcs = [0 if place is None else place.pc for place in nexts]
         key = split.name, pcs[0], pcs[1]
         if key in seen:
@@ -69,21 +73,17 @@ def parted(sides: tuple[Side, Side], splits: Sequence[Split]) -> list[Parted]:
     return found
 
 
-def _next(side: Side, frame: int, moment: int) -> Place | None:
-    path = side.path
-    end = path.frames[frame].end if path.frames and frame > max(path.outer - 1, 0) else len(
-        path.pcs)
-    if moment >= end:
-        return None
-    return side.explainer.place(path.position(moment), path.pcs[moment])
+def _place(side: Side, moment: int) -> Place:
+    return side.explainer.place(side.path.position(moment), side.path.pcs[moment])
 
 
 def _branch(side: Side, moment: int) -> Reason | None:
     """Return the branch that was executed just before a moment, or None if there was none."""
-    if moment == 0:
+    path = side.path
+    if moment == 0 or moment == len(path.pcs):
         return None
-    last = side.path.position(moment - 1)
-    condition = side.explainer.conditions.executed_branch(last)
+    condition = side.explainer.conditions.executed_branch(
+        path.position(moment - 1), path.pcs[moment])
     return None if condition is None else side.explainer.reason(condition)
 
 

@@ -209,6 +209,7 @@ class Amd64Cpu(Cpu):
         native.set_user_mode(uc.UC_X86_REG_CS, CPL, CPL)
         native.set_interrupt_mask(uc.UC_X86_REG_EFLAGS, RFLAGS_IF, RFLAGS_IF)
         native.set_unmaskable(_shadow_field().fields["hflags2"][0], NMI_MASKED)
+        _segment_fields()  # while there is a scratch engine
         scratch.release()
 
     def reset(self) -> None:

@@ -219,6 +219,7 @@ class ArmCpu(Cpu):
             [CNTFRQ, PMCCNTR, *REGISTERS, *([MPIDR] if machine.image.options.cpus > 1 else [])],
             read, write, CLOCK_READ_COST, 1, TICK,
         )
+        _monitor()  # while there is a scratch engine
         scratch.release()
 
     def reset(self) -> None:

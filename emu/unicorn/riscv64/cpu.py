@@ -219,6 +219,8 @@ class RiscvCpu(Cpu):
         native.set_user_mode(uc.UC_RISCV_REG_PRIV, 3, USER_MODE)
         native.set_user_gate(places["mie"])
         native.trap_in_programs([(0xFFF0007F, csr << 20 | SYSTEM) for csr in HOST_COUNTERS])
+        for locate in (_software_field, _reservation):
+            locate()  # while there is a scratch engine
         scratch.release()
 
     def reset(self) -> None:

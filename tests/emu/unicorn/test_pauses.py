@@ -39,6 +39,15 @@ def outcome(machine):
     return machine.instructions, machine.now, machine.digest()
 
 
+def whole(machine, back):
+    """Run the call, and return to its beginning; return a snapshot there, and the outcome."""
+    begin = machine.snapshot()
+    machine.run(Until(addresses=[back]))
+    expected = outcome(machine)
+    machine.restore(begin)
+    return begin, expected
+
+
 def test_each_pause_takes_a_while_on_the_only_cpu(waiting, arch):
     machine, back = waiting
     began, time = machine.instructions, machine.now
@@ -46,13 +55,10 @@ def test_each_pause_takes_a_while_on_the_only_cpu(waiting, arch):
     assert machine.now - time == machine.instructions - began + TIMES * TIME[arch]
 
 
-def test_the_time_of_pauses_is_the_same_however_a_machine_is_run(waiting, tmp_path):
+def test_the_time_of_pauses_is_the_same_however_a_machine_is_run(waiting):
     machine, back = waiting
-    begin = machine.snapshot()
-    machine.run(Until(addresses=[back]))
-    expected = outcome(machine)
+    begin, expected = whole(machine, back)
 
-    machine.restore(begin)
     machine.engine.slow = True
     machine.run(Until(addresses=[back]))
     machine.engine.slow = False
@@ -79,11 +85,8 @@ def test_the_time_of_pauses_is_the_same_however_a_machine_is_run(waiting, tmp_pa
 @pytest.mark.parametrize("path", PATHS)
 def test_probes_on_pauses_do_not_change_their_time(waiting, path):
     machine, back = waiting
-    begin = machine.snapshot()
-    machine.run(Until(addresses=[back]))
-    expected = outcome(machine)
+    _begin, expected = whole(machine, back)
 
-    machine.restore(begin)
     fired = []
     probes = Breakpoints(machine, fire=lambda number, _state: fired.append(number), path=path)
     kinst_provider.create(probes, "slow_wait", "")
