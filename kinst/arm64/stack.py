@@ -17,7 +17,8 @@ SINGLES = {0xF8400400: (True, "post"), 0xF8400C00: (True, "pre"),
 # PACIASP, PACIBSP, AUTIASP and AUTIBSP sign and check the return address in bits that addresses do
 # not use; CPUs without pointer authentication, such as that of the machine, ignore them.
 SIGNING = frozenset({0xD503233F, 0xD503237F, 0xD50323BF, 0xD50323FF})
-LOAD_UNSIGNED = (0xFFC00000, 0xF9400000)
+# LDR and STR of a 64-bit register with an unsigned 12-bit offset -> whether it is a load
+UNSIGNED = {0xF9400000: True, 0xF9000000: False}
 
 
 def _signed(value: int, bits: int) -> int:
@@ -30,10 +31,12 @@ def _indexed(registers: list[int], load: bool, mode: str, base: int, offset: int
     at = 0 if mode == "post" else offset
     moves = mode != "offset"
     if base == SP:
-        loads = tuple((f"x{n}", "sp", at + size * i) for i, n in enumerate(registers)
-                      if n != ZERO) if load else ()
-        return StackEffect(change=offset if moves else 0, loads=loads,
-                           lost=lost - {"sp", *(name for name, _base, _at in loads)})
+        places = tuple((f"x{n}", at + size * i) for i, n in enumerate(registers) if n != ZERO)
+        change = offset if moves else 0
+        if not load:
+            return StackEffect(change=change, lost=lost - {"sp"}, saves=places)
+        return StackEffect(change=change, loads=tuple((name, "sp", at) for name, at in places),
+                           lost=lost - {"sp", *(name for name, _at in places)})
     loads = tuple((f"x{n}", f"x{base}", at + size * i) for i, n in enumerate(registers)
                   if n not in (ZERO, base)) if load and not moves else ()
     return StackEffect(loads=loads, lost=lost - {name for name, _base, _at in loads})
@@ -57,6 +60,7 @@ def stack_effect(code: bytes) -> StackEffect:
     form = SINGLES.get(word & 0xFFE00C00)
     if form is not None:
         return _indexed([rt], *form, base, _signed(word >> 12 & 0x1FF, 9), 8, lost)
-    if word & LOAD_UNSIGNED[0] == LOAD_UNSIGNED[1]:
-        return _indexed([rt], True, "offset", base, 8 * (word >> 10 & 0xFFF), 8, lost)
+    load = UNSIGNED.get(word & 0xFFC00000)
+    if load is not None:
+        return _indexed([rt], load, "offset", base, 8 * (word >> 10 & 0xFFF), 8, lost)
     return StackEffect(lost=lost)

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 from emu.arch.arch import Arch
 from emu.elf.symbols import Symbol
+from kinst.code.convention import CONVENTIONS
 from kinst.code.dataflow import EFFECTS
 from kinst.code.stack_effect import STACK_EFFECTS, StackEffect
 from kinst.relocation.trap import GuestTrap
 from kinst.relocation.verdict import ConditionalJump, Jump, Verdict
 
 MOST = 64  # maximum number of instructions in a prologue or epilogue
+PAIR = 4  # size in bytes of the first instruction of a pair
 WORD = 8
 LONGEST = 16  # maximum length of an instruction in bytes
 
@@ -59,7 +61,7 @@ class FrameFollower:
         """
         arch = self._arch
         state = _Epilogue(arch)
-        before: Verdict | None = None
+        before = self._before(function, address)
         for _ in range(MOST):
             code = self._read(address, LONGEST)
             length, verdict = self._trap.instructions.classify(code, address)
@@ -86,14 +88,26 @@ class FrameFollower:
             address += length
         return None
 
+    def _before(self, function: Symbol, address: int) -> Verdict | None:
+        """Return the 4-byte instruction before another one, or None.
+
+        It may be the first of a pair that computes the target of a jump (riscv64's AUIPC and JALR).
+        """
+        first = address - PAIR
+        if first < function.address:
+            return None
+        length, verdict = self._trap.instructions.classify(self._read(first, PAIR), first)
+        return verdict if length == PAIR else None
+
     def in_prologue(self, function: Symbol, address: int) -> CodeFrame | None:
         """Return the frame at an instruction of a prologue, or None outside prologues.
 
         The start of the function must lead to the instruction in a straight line, and the frame
-        register must still be the caller's.
+        register must still be the caller's, or have been saved on the stack.
         """
         arch, at, lowered = self._arch, function.address, 0
-        frame_register = arch.frame_record[0]
+        frame_register, preserved = arch.frame_record[0], CONVENTIONS[arch.name].preserved
+        saved, changed = dict[str, int](), set[str]()  # register -> offset from the caller's frame
         for _ in range(MOST):
             if at >= address:
                 break
@@ -103,14 +117,20 @@ class FrameFollower:
             if not length or self._ends(verdict, code):
                 return None
             change = self._stack_effect(code)
-            if change.base or {arch.sp, frame_register, arch.link} & change.lost:
+            if change.base or {arch.sp, arch.link} & change.lost:
+                return None
+            for register, offset in change.saves:
+                if register in preserved and register not in changed:
+                    saved.setdefault(register, offset - lowered)
+            changed |= change.lost
+            if frame_register in changed and frame_register not in saved:
                 return None
             lowered -= change.change
             at += length
         if at != address:
             return None
         if arch.link is not None:
-            return CodeFrame(arch.sp, lowered, (), arch.link)
+            return CodeFrame(arch.sp, lowered, tuple(saved.items()), arch.link)
         return CodeFrame(arch.sp, lowered + WORD, ((arch.pc, -WORD),))
 
     def _ends(self, verdict: Verdict, code: bytes) -> bool:

@@ -18,6 +18,8 @@ class StackEffect:
     :param change: bytes added to ``base``.
     :param loads: (register, base register, offset) of each 64-bit register that is loaded from
         memory; an offset from the stack pointer counts from its value before the instruction.
+    :param saves: (register, offset) of each 64-bit register that is stored at an offset from the
+        stack pointer before the instruction (arm64 and riscv64).
     :param lost: registers whose values the instruction changes in any other way.
     """
 
@@ -25,6 +27,7 @@ class StackEffect:
     change: int = 0
     loads: tuple[tuple[str, str, int], ...] = ()
     lost: frozenset[str] = frozenset()
+    saves: tuple[tuple[str, int], ...] = ()
 
 
 # Architecture name -> function that returns an instruction's effect on the stack from its bytes

@@ -39,6 +39,9 @@ def stack_effect(code: bytes) -> StackEffect:
         if word & 0xE003 == 0x6002 and rd:  # C.LDSP
             at = _bits(word, (12, 5), (6, 4), (5, 3), (4, 8), (3, 7), (2, 6))
             return StackEffect(loads=((NAMES[rd], "sp", at),), lost=lost - {NAMES[rd]})
+        if word & 0xE003 == 0xE002:  # C.SDSP
+            at = _bits(word, (12, 5), (11, 4), (10, 3), (9, 8), (8, 7), (7, 6))
+            return StackEffect(lost=lost, saves=((NAMES[word >> 2 & 31], at),))
         return StackEffect(lost=lost)
     base = word >> 15 & 31
     if word & 0x707F == 0x0013 and rd == SP:  # ADDI
@@ -46,4 +49,7 @@ def stack_effect(code: bytes) -> StackEffect:
     if word & 0x707F == 0x3003 and rd and rd != SP:  # LD
         return StackEffect(loads=((NAMES[rd], NAMES[base], _signed(word >> 20, 12)),),
                            lost=lost - {NAMES[rd]})
+    if word & 0x707F == 0x3023 and base == SP:  # SD
+        at = _signed(word >> 25 << 5 | rd, 12)
+        return StackEffect(lost=lost, saves=((NAMES[word >> 20 & 31], at),))
     return StackEffect(lost=lost)

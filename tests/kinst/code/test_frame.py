@@ -66,19 +66,28 @@ def test_a_prologue_is_not_mistaken_for_an_epilogue(arch):
 @pytest.mark.parametrize("arch, index, wanted", [
     ("amd64", 0, CodeFrame("rsp", 8, (("rip", -8),))),
     ("amd64", 1, CodeFrame("rsp", 16, (("rip", -8),))),
-    ("arm64", 1, CodeFrame("sp", 32, (), "x30")),
+    ("arm64", 1, CodeFrame("sp", 32, (("x29", -32),), "x30")),
     ("riscv64", 2, CodeFrame("sp", 64, (), "ra")),
+    ("riscv64", 3, CodeFrame("sp", 64, (("s0", -16),), "ra")),
+    # after the frame register was changed: it was saved before
+    ("arm64", 2, CodeFrame("sp", 32, (("x29", -32),), "x30")),
+    ("arm64", 3, CodeFrame("sp", 64, (("x29", -32),), "x30")),
+    ("riscv64", 4, CodeFrame("sp", 64, (("s0", -16),), "ra")),
 ])
 def test_in_a_prologue_the_stack_pointer_leads_to_the_caller(arch, index, wanted):
     walk, function = follower(arch, CODE[arch])
     assert walk.in_prologue(function, places(CODE[arch])[index]) == wanted
 
 
-@pytest.mark.parametrize("arch", CODE)
-def test_the_function_body_is_not_mistaken_for_a_prologue(arch):
-    walk, function = follower(arch, CODE[arch])
-    middle = places(CODE[arch])[4]
-    assert walk.in_prologue(function, middle) is None
+@pytest.mark.parametrize(("arch", "pieces"), [
+    ("amd64", CODE["amd64"]),
+    ("arm64", ["ff8300d1", "fd030091", "1f2003d5"]),  # sub sp; mov x29, sp, which is not saved; nop
+    ("arm64", ["fd7bbea9", "00000094", "1f2003d5"]),  # stp; bl; nop
+    ("riscv64", ["3971", "8000", "0100"]),  # addi sp; addi s0, which is not saved; nop
+])
+def test_where_the_caller_registers_are_lost_a_prologue_is_not_followed(arch, pieces):
+    walk, function = follower(arch, pieces)
+    assert walk.in_prologue(function, places(pieces)[2]) is None
 
 
 # The code sets up a frame, then jumps to BASE + 0x7000, outside the function.
@@ -110,10 +119,13 @@ SIGNED = ["3f2303d5", "ff4302d1", "fd7b03a9", "fc6f04a9", "1f2003d5", "fd7b43a9"
           "bf2303d5", "c0035fd6"]
 
 
-@pytest.mark.parametrize(("index", "offset"), [(0, 0), (1, 0), (2, 0x90), (3, 0x90), (4, 0x90)])
-def test_a_prologue_that_signs_the_return_address_is_followed(index, offset):
+@pytest.mark.parametrize(("index", "offset", "saved"), [
+    (0, 0, ()), (1, 0, ()), (2, 0x90, ()), (3, 0x90, (("x29", -0x60),)),
+    (4, 0x90, (("x29", -0x60), ("x28", -0x50), ("x27", -0x48)))])
+def test_a_prologue_that_signs_the_return_address_is_followed(index, offset, saved):
     walk, function = follower("arm64", SIGNED)
-    assert walk.in_prologue(function, places(SIGNED)[index]) == CodeFrame("sp", offset, (), "x30")
+    assert walk.in_prologue(function, places(SIGNED)[index]) == CodeFrame("sp", offset, saved,
+                                                                          "x30")
 
 
 @pytest.mark.parametrize(("index", "wanted"), [
@@ -124,3 +136,14 @@ def test_a_prologue_that_signs_the_return_address_is_followed(index, offset):
 def test_an_epilogue_that_checks_the_return_address_is_followed(index, wanted):
     walk, function = follower("arm64", SIGNED)
     assert walk.in_epilogue(function, places(SIGNED)[index]) == wanted
+
+
+def test_a_far_tail_call_is_followed_from_both_of_its_instructions():
+    # addi sp, -64; sd ra; ld ra; addi sp, 64; auipc t1, 7; jr t1
+    pieces = ["3971", "06fc", "e270", "2161", "17730000", "67000300"]
+    walk, function = follower("riscv64", pieces)
+    for index in (4, 5):
+        assert walk.in_epilogue(function, places(pieces)[index]) == CodeFrame("sp", 0, (), "ra")
+    alone = ["3971", "0100", "67000300"]  # the target of a jump through a register is unknown
+    walk, function = follower("riscv64", alone)
+    assert walk.in_epilogue(function, places(alone)[2]) is None
