@@ -38,6 +38,7 @@ DECLARED = struct.Struct("<IIQQII")  # name (offset), unit, entry, value, line, 
 UNIT = struct.Struct("<QQ")  # offsets of the unit header and of the line number program
 NAMES = (".debug_info", ".debug_abbrev", ".debug_ranges", ".debug_rnglists", ".debug_addr",
          ".debug_str_offsets", ".debug_str", ".debug_line_str")
+MAX_INLINED = 4096  # maximum number of functions whose inline copies are kept
 NONE32 = 0xFFFFFFFF
 NONE64 = (1 << 64) - 1
 INLINED, SUBPROGRAM, VARIABLE = 0x1D, 0x2E, 0x34
@@ -116,6 +117,7 @@ class DebugIndex:
         self.count = len(self._records) // RECORD_SIZE
         self._by_address: dict[int, int] | None = None
         self._tops: list[tuple[int, int, int]] | None = None
+        self._inlined: dict[int, list[tuple[int, int, tuple[tuple[int, int], ...]]]] = {}
 
     # -- lookup -------------------------------------------------------------------------------
 
@@ -259,17 +261,29 @@ class DebugIndex:
         if at < 0 or not self._tops[at][0] <= address < self._tops[at][1]:
             return []
         functions = [self.function(self._tops[at][2])]
-        number = functions[0].number + 1
-        while number < self.count:
-            record = RECORD.unpack_from(self._records, number * RECORD_SIZE)
-            if record[3] == NONE32:
-                break
-            pieces = PIECE.iter_unpack(self._pieces[16 * record[5] : 16 * (record[5] + record[6])])
-            if record[13] == INLINED and record[3] == functions[0].number and any(
-                    low <= address < high for low, high in pieces):
+        for number, parent, pieces in self._copies(functions[0].number):
+            if parent == functions[0].number and any(low <= address < high
+                                                     for low, high in pieces):
                 functions.insert(0, self.function(number))
-            number += 1
         return functions
+
+    def _copies(self, function: int) -> list[tuple[int, int, tuple[tuple[int, int], ...]]]:
+        """Return (number, parent, pieces) of each inline copy in a function, outer copies first."""
+        found = self._inlined.get(function)
+        if found is None:
+            found, number = [], function + 1
+            while number < self.count:
+                record = RECORD.unpack_from(self._records, number * RECORD_SIZE)
+                if record[3] == NONE32:
+                    break
+                if record[13] == INLINED and record[6]:
+                    found.append((number, record[3], tuple(PIECE.iter_unpack(
+                        self._pieces[16 * record[5] : 16 * (record[5] + record[6])]))))
+                number += 1
+            if len(self._inlined) >= MAX_INLINED:
+                self._inlined.clear()
+            self._inlined[function] = found
+        return found
 
     def inside(self, low: int, high: int) -> list[Function]:
         """Return the inline copies with code in [low, high), outer copies first."""

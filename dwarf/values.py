@@ -9,7 +9,7 @@ are little-endian.
 
 import difflib
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, overload
 
 from dwarf.debug_file import DebugDataError
@@ -282,6 +282,30 @@ def names(kind: Structure) -> Iterator[str]:
                     raise DebugDataError(
                         f"damaged debug data: {declare(kind)} has too many unnamed members")
                 waiting.append(below)
+
+
+def parts(value: Value) -> Iterator[tuple[str, Callable[[], Value]]]:
+    """Yield the name of each member or element of a value, and a callback that reads it.
+
+    A pointer has the members of the structure to which it points, or one element, ``*``; numbers,
+    strings and null pointers have none.  At most 64 are yielded.
+    """
+    if isinstance(value, CPointer):
+        pointer = value
+        if not int(pointer) or isinstance(strip(pointer._target()), Void | Procedure):
+            return
+        if not isinstance(strip(pointer._target()), Structure):
+            yield "*", lambda: pointer[0]
+            return
+        value = pointer._structure()
+    if isinstance(value, CStruct):
+        structure = value
+        for name, _ in zip(names(structure._kind), range(MAX_SHOWN), strict=False):
+            yield name, lambda name=name: structure[name]  # type: ignore[misc]
+    elif isinstance(value, CArray):
+        array = value
+        for number in range(min(array._kind.count or 0, MAX_SHOWN)):
+            yield f"[{number}]", lambda number=number: array[number]  # type: ignore[misc]
 
 
 def addressof(value: CStruct | CArray, member: str | None = None) -> int:
