@@ -36,6 +36,8 @@ MAX_MEMBERS = 8  # maximum number of structures around a named member
 Named = tuple[str, int]  # a name in the source, or "", and the size in bytes of what it names, or 0
 UNNAMED: Named = ("", 0)
 
+# Transfers that enter a function; the last two are tail calls.
+CALLS = (Transfer.CALL, Transfer.JUMP, Transfer.INDIRECT)
 
 @dataclass(frozen=True)
 class Compared:
@@ -179,7 +181,7 @@ class Conditions:
         window = self._windows.before(row.count)
         pc = window.pcs[row.count - 1 - window.begin]
         call = ending(self._trap, self._code.instruction(pc), pc)
-        return row.count - 1 if call.transfer in (Transfer.CALL, Transfer.JUMP) else None
+        return row.count - 1 if call.transfer in CALLS else None
 
     def bases(self, count: int) -> list[tuple[str, int]]:
         """Return the registers that form the address which an instruction accesses, and values.
