@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from kinst_emu.api.probes import Probes
     from kinst_emu.api.program import Program, Record
     from kinst_emu.api.recording import Moment, Recording, Written
+    from kinst_emu.api.walk import Here, Walk
 
 _FROM = {
     "dwarf.values": ("CArray", "CEnum", "CPointer", "CStruct", "addressof", "sizeof", "typeof"),
@@ -54,16 +55,17 @@ _FROM = {
     "kinst_emu.api.probes": ("Probes",),
     "kinst_emu.api.program": ("Program", "Record"),
     "kinst_emu.api.recording": ("Moment", "Recording", "Written"),
+    "kinst_emu.api.walk": ("Here", "Walk"),
     "kinst_emu.api.assert_relocates": ("assert_relocates",),
 }
 _MODULES = {name: module for module, names in _FROM.items() for name in names}
 
 __all__ = [
     "PROMPTS", "BootError", "CArray", "CEnum", "CPointer", "CStruct", "CallError", "Fired",
-    "Firing", "ImageError", "Instruction", "Kernel", "KinstError", "Machine", "MachineError",
-    "MemoryAccessError", "Moment", "ProbeError", "Probes", "Program", "Record", "Recording",
-    "SnapshotError", "State", "Stop", "StopReason", "Written", "addressof", "assert_relocates",
-    "images", "open", "sizeof", "typeof",
+    "Firing", "Here", "ImageError", "Instruction", "Kernel", "KinstError", "Machine",
+    "MachineError", "MemoryAccessError", "Moment", "ProbeError", "Probes", "Program", "Record",
+    "Recording", "SnapshotError", "State", "Stop", "StopReason", "Walk", "Written", "addressof",
+    "assert_relocates", "images", "open", "sizeof", "typeof",
 ]
 
 

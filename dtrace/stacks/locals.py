@@ -75,6 +75,14 @@ class Locals:
             return Local(variable, None, str(error))
         return Local(variable, value, "")
 
+    def term(self, frames: Sequence[StackFrame], number: int, term: Term) -> int:
+        """Return the value of a term in a frame.
+
+        :raises DebugDataError: if it is unknown.
+        """
+        return evaluate(term, self._register(frames[number]), self._memory,
+                        lambda n: self.entered(frames, number, n))
+
     def _register(self, frame: StackFrame) -> Callable[[int], int]:
         names = self._machine.arch.dwarf_registers
 

@@ -6,6 +6,7 @@ from dtrace.stacks.locals import Local, Locals
 from dtrace.stacks.stack import StackFrame
 from dwarf.debug_file import DebugDataError
 from dwarf.types import declare
+from dwarf.values import Value
 from emu.host.errors import MemoryAccessError
 
 MAX_VALUE = 300  # maximum number of characters of a value
@@ -36,13 +37,12 @@ def _row(local: Local) -> dict[str, object]:
     variable = local.variable
     return {"name": variable.name, "type": declare(variable.type),
             "declaration": declare(variable.type, variable.name),
-            "parameter": variable.parameter, "value": _text(local), "unknown": local.reason}
+            "parameter": variable.parameter,
+            "value": "" if local.reason else text_of(local.value), "unknown": local.reason}
 
 
-def _text(local: Local) -> str:
-    if local.reason:
-        return ""
-    value = local.value
+def text_of(value: Value) -> str:
+    """Return a value as text, or why the memory that it occupies cannot be read."""
     try:
         text = f"{value} ({value:#x})" if type(value) is int and value > 9 else (
             f'"{value}"' if isinstance(value, str) else str(value))

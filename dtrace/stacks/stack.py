@@ -143,17 +143,25 @@ class Stacks:
                 yield StackFrame(pc, False, registers, unknown)
                 registers, is_return, unknown = back, True, frozenset(overwritten)
                 continue
-            yield StackFrame(pc, is_return, registers, unknown)
-            step = self.step(pc, is_return)
-            try:
-                caller = None if step is None else self._caller(step, registers)
-            except MemoryAccessError:
-                return
+            frame = StackFrame(pc, is_return, registers, unknown)
+            yield frame
+            step, caller = self.step(pc, is_return), self.caller(frame)
             if step is None or caller is None:
                 return
             registers, is_return = caller, not step.trap
             restored = {name for name, _offset, _size in step.saved}
             unknown = (unknown if step.trap else unknown | overwritten) - restored
+
+    def caller(self, frame: StackFrame) -> dict[str, int] | None:
+        """Return the registers of a frame's caller, with the address to which the frame returns.
+
+        None: the stack ends here, or the caller is unknown.
+        """
+        step = self.step(frame.pc, frame.is_return)
+        try:
+            return None if step is None else self._caller(step, frame.registers)
+        except MemoryAccessError:
+            return None
 
     def _left(self, registers: dict[str, int]) -> dict[str, int] | None:
         """Return the caller's registers after the kernel called an address without code.

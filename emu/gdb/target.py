@@ -417,7 +417,7 @@ class PlayedTarget(Target):
         As in the forward direction, the architecture decides whether the debugger expects to stop
         before or after the access.
         """
-        self._seek(count)
+        self.seek(count)
         if not self.watched:
             return StopEvent(Why.STEP)
         here = self.player.position
@@ -425,10 +425,10 @@ class PlayedTarget(Target):
             self._once()
             hit = self._hit(watches)
         if hit is None or not self._before:
-            self._seek(here)
+            self.seek(here)
         return hit or StopEvent(Why.STEP)
 
-    def _seek(self, position: Position | int) -> None:
+    def seek(self, position: Position | int) -> None:
         """Move to a position, and give the machine the inputs recorded at this position."""
         if self.player.seek(position) is not None:
             raise Interrupted
@@ -446,15 +446,15 @@ class PlayedTarget(Target):
         high = end.instructions
         while high > self._first:
             low = max(self._first, high - size)
-            self._seek(low)
+            self.seek(low)
             last = self._last_in(end if high == end.instructions else high)
             if last is not None:
                 position, event = last
                 if event.why is Why.WATCH and self._before:
                     # Stop after the access, because the debugger itself steps back over it.
-                    self._seek(position.instructions + 1)
+                    self.seek(position.instructions + 1)
                 else:
-                    self._seek(position)
+                    self.seek(position)
                 return event
             if poll():
                 return StopEvent(Why.INTERRUPTED)
@@ -496,7 +496,7 @@ class PlayedTarget(Target):
         :param last: instruction count at the end of the range.
         """
         if watched.kind == 2:
-            self._seek(last)
+            self.seek(last)
             try:
                 write = last_write(self.player, watched.physical, watched.size,
                                    self.player.position)
@@ -504,7 +504,7 @@ class PlayedTarget(Target):
                 raise Interrupted from None
             return None if write is None or write.position < first else write.position
         low = max(first.instructions, last - MAX_BLOCK)
-        self._seek(low)
+        self.seek(low)
         latest = None
         with self._watching() as watches:
             watch = watches[self.watched.index(watched)]

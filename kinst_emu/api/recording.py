@@ -98,6 +98,11 @@ class Recording:
         """Lock of the recording's machine."""
         return self.machine.turn
 
+    @property
+    def player(self) -> Player:
+        """Replay of the recording, for ``Walk``."""
+        return self._player
+
     def __repr__(self) -> str:
         return f"<recording {self._player.recording.path} at {self.position}>"
 

@@ -13,6 +13,7 @@ EXAMPLES = (
 )
 BANNER = """{what}
   call("strlen", "hello")   run("malloc")   step()   back()   here()   probe("fbt::malloc:entry")
+  args()   locals()   next()   enter()   finish()   up()   down()   why("size")
   %%dtrace   %explain strlen:0 -c 'strlen("hello")'   %disas strlen   %layout struct thread
   variable("mp_ncpus")   struct("thread", ADDRESS).td_<Tab>   machine?   call?   exit
 """

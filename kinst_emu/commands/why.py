@@ -5,21 +5,19 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from dtrace.calls.places import Places
 from dtrace.calls.positions import FORMS, go, reached_at
 from dtrace.debug.source_text import SourceText
 from emu.gdb.target import PlayedTarget, Why
 from emu.host.errors import KinstError
 from emu.host.progress import PROGRESS
 from emu.replay.player import Player
-from emu.replay.writes import physical_of
 from images.recordings import from_start
 from kinst_emu.cli.sources import sources_option
 from kinst_emu.runs.recorded_workload import played_workload, workload_options
 from kinst_emu.terminal.terminal import parse_count
-from kinst_emu.why.explainer import Answer, Explainer
+from kinst_emu.why.explainer import Answer, Explainer, number
 from kinst_emu.why.failures import Failure, Failures, likely
-from kinst_emu.why.text import lines, number, to_json
+from kinst_emu.why.text import lines, to_json
 
 EXAMPLES = (
     "kinst why -k kernel '$ mkdir /etc'",
@@ -28,7 +26,6 @@ EXAMPLES = (
     "kinst why mkdir.rec --value 'rax@fbt::kern_mkdirat:return'",
     "kinst why panic.rec --panic",
 )
-VALUE = 8  # maximum size in bytes of a value whose origin is searched for
 SHOWN = 20  # maximum number of other failed calls to list
 
 
@@ -157,8 +154,6 @@ def _of_line(explainer: Explainer, text: str) -> Answer:
 def _of_value(explainer: Explainer, text: str) -> Answer:
     player = explainer.player
     where, _at, position = text.partition("@")
-    where = {"sp": player.machine.arch.sp}.get(where, where)
-    origin = explainer.origin
     with PROGRESS.working("playing the recording"):
         given = position not in ("", "end")
         if given:
@@ -166,20 +161,7 @@ def _of_value(explainer: Explainer, text: str) -> Answer:
             player.give()
         else:  # the inputs after the last instruction only restore registers
             _reached(player.advance(player.recording.last))
-        count = player.position.instructions
-        if origin.is_register(where):
-            value = player.machine.read_register(where)
-            links = origin.of(where, count, given)
-        elif where in player.machine.arch.registers:
-            origin.check(where)
-            raise AssertionError(where)
-        else:
-            place = Places(player.machine).find(where)
-            size = min(place.size, VALUE)
-            physical = physical_of(player, place.address)
-            value = int.from_bytes(player.machine.read_physical(physical, size), "little")
-            links = origin.of_memory(physical, size, count)
-    return explainer.value(f"{where} is {number(value)} at instruction {count}", links, count)
+    return explainer.value_of(where, given)
 
 
 def _of_panic(explainer: Explainer) -> Answer:

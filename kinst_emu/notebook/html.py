@@ -21,12 +21,23 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], marked: int | 
             more += 1
             continue
         weight = ' style="font-weight:bold"' if number == marked else ""
-        cells = "".join(f'<td style="text-align:left;white-space:pre-wrap">{escape(str(cell))}</td>'
-                        for cell in row)
-        kept.append(f"<tr{weight}>{cells}</tr>")
+        kept.append(f"<tr{weight}>{_cells([escape(str(cell)) for cell in row])}</tr>")
+    return _table(heads, kept) + (f"<p>and {more} more</p>" if more else "")
+
+
+def rows(heads: Sequence[str], cells: Iterable[Sequence[str]]) -> str:
+    """Return an HTML table whose cells are HTML."""
+    return _table(heads, [f"<tr>{_cells(row)}</tr>" for row in cells])
+
+
+def _cells(cells: Iterable[str]) -> str:
+    return "".join(f'<td style="text-align:left;white-space:pre-wrap">{cell}</td>'
+                   for cell in cells)
+
+
+def _table(heads: Sequence[str], rows: Sequence[str]) -> str:
     head = "".join(f'<th scope="col" style="text-align:left">{escape(name)}</th>' for name in heads)
-    return (f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(kept)}</tbody></table>"
-            + (f"<p>and {more} more</p>" if more else ""))
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
 def text(lines: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ from kinst_emu.shell.completion import KernelCompletion
 from kinst_emu.shell.lesson import Lesson
 from kinst_emu.shell.magics import KernelMagics
 from kinst_emu.shell.session import Session
+from kinst_emu.shell.walking import Walking
 
 MATCHER = "kinst_emu"
 
@@ -18,7 +19,8 @@ MATCHER = "kinst_emu"
 def load(ipython: InteractiveShell) -> Session:
     """Add a session to a running IPython, as ``%load_ext kinst_emu`` does."""
     session = Session(ipython.user_ns)
-    ipython.user_ns.update({"kinst_emu": kinst_emu, **session.verbs()})
+    ipython.user_ns.update({"kinst_emu": kinst_emu, **session.verbs(),
+                            **Walking(session).verbs()})
     ipython.register_magics(KernelMagics(ipython, session))
     ipython.set_custom_exc((KinstError,), _one_line)  # type: ignore[no-untyped-call]
     unload(ipython)

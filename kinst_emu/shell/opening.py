@@ -8,6 +8,7 @@ from kinst_emu.api.kernel import MEMORY, open_kernel
 from kinst_emu.api.recording import Recording
 from kinst_emu.cli.boot_words import disk_option, system_options
 from kinst_emu.cli.completion import kernel_option
+from kinst_emu.cli.sources import sources_option
 from kinst_emu.shell.session import Session
 from kinst_emu.terminal.terminal import parse_size
 
@@ -35,6 +36,7 @@ def opening(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--files", type=Path, metavar="DIR",
                         help="host directory whose files appear in the guest's /files; without "
                         "a disk, implies --userland (default: no files)")
+    sources_option(parser)
 
 
 def open_with(session: Session, given: argparse.Namespace) -> None:
@@ -42,6 +44,7 @@ def open_with(session: Session, given: argparse.Namespace) -> None:
 
     :raises KinstError: when it cannot be opened.
     """
+    session.sources = given.sources
     if given.recording is not None:
         for name in ("module", "userland", "files", "memory", "cpus", "base", "single", "multi",
                      "date", "net", "entropy", "disk"):

@@ -4,8 +4,9 @@ Every operation looks up ``kernel``, ``machine`` and ``recording`` in the user's
 who assigns another machine to ``machine`` works with that machine from then on.
 """
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dtrace.debug.kernel_types import kernel_types
@@ -57,6 +58,8 @@ class Session:
         self.stepped = self.gone_back = 0
         self._moves: list[Moved] = []
         self._moved_machine: Machine | None = None
+        # directories with the kernel's source files
+        self.sources: Sequence[Path] = ()
 
     # -- the user's names -------------------------------------------------------------------------
 
@@ -289,8 +292,8 @@ class Session:
 
     # -- going back -------------------------------------------------------------------------------
 
-    def _moving(self, what: str, ran: bool) -> "_Moving":
-        return _Moving(self, what, ran)
+    def _moving(self, what: str, ran: bool) -> "Moving":
+        return Moving(self, what, ran)
 
     def begin(self) -> tuple[State, int] | None:
         """Return the current state and instruction count for ``back``, or None on a recording."""
@@ -351,8 +354,12 @@ def _check(count: int) -> None:
         raise KinstError(f"{count} instructions: must be 1 or more")
 
 
-class _Moving:
-    """Context manager that remembers an operation for ``back``, even if it fails."""
+class Moving:
+    """Context manager that remembers an operation for ``back``, even if it fails.
+
+    :param what: description of the operation.
+    :param ran: whether it only executes instructions, so that ``back`` can go to any of them.
+    """
 
     def __init__(self, session: Session, what: str, ran: bool) -> None:
         self._session, self._what, self._ran = session, what, ran

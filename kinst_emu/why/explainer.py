@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from dtrace.calls.places import Places
 from dtrace.debug.debug_data import Sources
 from dtrace.debug.debug_index import debug_index
 from dtrace.debug.source_text import SourceText
@@ -14,10 +15,13 @@ from dtrace.stacks.locals import Locals
 from dwarf.debug_file import debug_file
 from emu.host.progress import PROGRESS
 from emu.replay.player import Player
+from emu.replay.writes import physical_of
 
 MAX_CONDITIONS = 4  # maximum number of branches in an answer
 MAX_EARLIER = 4  # maximum number of values in an answer that were found equal to the first one
 MAX_CALLERS = 4  # maximum number of callers in which a branch is looked for
+VALUE = 8  # maximum size in bytes of a value in memory whose origin is searched for
+BIG = 10  # numbers from here on are shown in hexadecimal
 ENDS = (How.MADE, How.EXCEPTION, How.OUTSIDE, How.START, How.PART, How.UNKNOWN)
 
 
@@ -171,6 +175,35 @@ class Explainer:
                         self.origin.of(one.text, place.count), place.count, depth + 1)
         return None
 
+    def value_of(self, where: str, given: bool = True) -> Answer:
+        """Return where the value of a register or memory location was made.
+
+        The player is at the position in question.
+
+        :param where: a register, or a C expression that denotes a place in memory.
+        :param given: whether the inputs recorded at that position have been applied.
+        """
+        machine, count = self.player.machine, self.player.position.instructions
+        where = {"sp": machine.arch.sp}.get(where, where)
+        if self.origin.is_register(where) or where in machine.arch.registers:
+            self.origin.check(where)
+            value = machine.read_register(where)
+            links = self.origin.of(where, count, given)
+            return self.value(f"{where} is {number(value)} at instruction {count}", links, count)
+        place = Places(machine).find(where)
+        return self.memory_of(where, place.address, place.size)
+
+    def memory_of(self, name: str, address: int, size: int) -> Answer:
+        """Return where a value in memory was made; see ``value_of``.
+
+        Up to eight bytes are traced.
+        """
+        player, count = self.player, self.player.position.instructions
+        physical, size = physical_of(player, address), min(size, VALUE)
+        value = int.from_bytes(player.machine.read_physical(physical, size), "little")
+        return self.value(f"{name} is {number(value)} at instruction {count}",
+                          self.origin.of_memory(physical, size, count), count)
+
     def executed(self, question: str, count: int) -> Answer:
         """Return why an instruction was executed."""
         with PROGRESS.working("looking for the branches that led there"):
@@ -245,6 +278,11 @@ def without_saves(links: list[Link]) -> list[Link]:
         kept.append(link)
         at += 1
     return kept
+
+
+def number(value: int) -> str:
+    """Return a number as text."""
+    return f"{value:#x}" if value >= BIG else str(value)
 
 
 def _end(link: Link) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from dtrace.reasons.conditions import Compared
-from kinst_emu.why.explainer import Answer, Place, Reason
+from kinst_emu.why.explainer import Answer, Place, Reason, number
 
 HOW = {
     "computed here": "made",
@@ -14,7 +14,6 @@ HOW = {
     "combined from several stores; this is the last": "stored in parts, the last one",
     "not followed further": "not followed further back than",
 }
-BIG = 10  # numbers from here on are shown in hexadecimal
 
 
 def lines(answer: Answer) -> Iterator[str]:
@@ -75,11 +74,6 @@ def compared_text(one: Compared) -> str:
         part = (f" ({one.size} of its {one.whole} bytes)" if 0 < one.size < one.whole else "")
         return f"{one.name} is {value}{part}"
     return f"{one.text} is {value}"
-
-
-def number(value: int) -> str:
-    """Return a number as text, in hexadecimal unless it is small."""
-    return str(value) if value < BIG else f"{value:#x}"
 
 
 def to_json(answer: Answer) -> dict[str, object]:

@@ -353,18 +353,18 @@ def test_a_watchpoint_stops_on_the_right_side_of_the_access_in_both_directions(p
     before = played.machine.arch.watches_before
     position, address = watched_store(played)
     target = PlayedTarget(played)
-    target._seek(position - 3)
+    target.seek(position - 3)
     target.watch(address, 1, 2)
     forward = target.go(lambda: False)
     assert forward.why is Why.WATCH and target.count >= position - 2
     at = target.count if before else target.count - 1  # instruction count before the store
-    target._seek(at)
+    target.seek(at)
     stepped = target.step()
     assert stepped.why is Why.WATCH and target.count == at + (not before)
-    target._seek(at + 1)
+    target.seek(at + 1)
     stepped = target.back_step()
     assert stepped.why is Why.WATCH and target.count == at + before
-    target._seek(at + 2)
+    target.seek(at + 2)
     back = target.back(lambda: False)
     assert back.why is Why.WATCH and target.count == at + before
 
@@ -374,12 +374,12 @@ def test_gdb_shows_old_and_new_value_at_a_watched_store(image, played):
     assert GDB is not None
     position, address = watched_store(played)
     target = PlayedTarget(played)
-    target._seek(position - 1)
+    target.seek(position - 1)
     old = new = played.machine.read(address, 1)[0]
     while new == old:  # gdb ignores stores that do not change the value
         played.run(Until(instructions=played.position.instructions + 1))
         new = played.machine.read(address, 1)[0]
-    target._seek(position - 1)
+    target.seek(position - 1)
     port, thread = served(target)
     words = [GDB, "-nx", "-batch", "-iex", "set osabi none", str(image.path)]
     for command in (f"target remote 127.0.0.1:{port}", f"watch *(char *){address:#x}", "continue",
@@ -405,7 +405,7 @@ def test_lldb_stops_at_a_watched_store(image, played):
         pytest.skip("lldb 14 does not know riscv64: apt-get install lldb-19")
     position, address = watched_store(played)
     target = PlayedTarget(played)
-    target._seek(position - 1)
+    target.seek(position - 1)
     port, thread = served(target)
     words = [LLDB, "--no-lldbinit", "--batch"]
     for command in (f"target create {image.path}", f"gdb-remote 127.0.0.1:{port}",

@@ -265,8 +265,12 @@ def test_a_recording_can_be_used_by_one_thread_at_a_time(machine, tmp_path):
             error = elsewhere(use)
             assert isinstance(error, kinst_emu.MachineError), verb
             assert "another thread" in str(error), verb
-    # The properties ``start`` and ``end`` come from the file and need no machine.
-    assert public(Recording) == set(uses) | {"start", "end", "turn"}
+    # ``start`` and ``end`` come from the file; a walk, which uses ``player``, takes the lock.
+    assert public(Recording) == set(uses) | {"start", "end", "turn", "player"}
+    walk = kinst_emu.Walk(played.go("strlen#1"))
+    walks = walk.stack, walk.locals, walk.args, walk.next, walk.step, walk.finish, walk.why, walk.up
+    with played.turn:
+        assert all("another thread" in str(elsewhere(use)) for use in walks)
 
 
 def test_a_program_can_be_read_by_one_thread_at_a_time(machine):

@@ -63,6 +63,18 @@ def test_every_magic_returns_a_displayable_result(ipython):
     assert "rip" in is_html(ipython.user_ns["step"]()._repr_html_())
 
 
+def test_a_walk_is_displayed_as_tables(ipython, tmp_path):
+    path = tmp_path / "x.rec"
+    ipython.run_cell(f"with machine.record({str(path)!r}): call('classify', 4, 3)")
+    ipython.run_line_magic("kinst", str(path))
+    ipython.run_cell("go('fibonacci#2'); a = args(); l = locals(); n = next(); u = up(); w = why()")
+    for name, shown in (("a", "int n"), ("l", "int n"), ("n", "fibonacci"), ("u", "fibonacci"),
+                        ("w", "is executed")):
+        assert shown in is_html(ipython.user_ns[name]._repr_html_())
+    ipython.run_cell("many = [next(numbers) for numbers in [iter([5])]]")
+    assert ipython.user_ns["many"] == [5]
+
+
 @pytest.mark.parametrize(("line", "why"), [
     ("%disas nosuch", "nosuch"), ("%disas", "give exactly one FUNCTION"),
     ("%layout", "give the name"),
