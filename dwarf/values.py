@@ -19,6 +19,7 @@ from dwarf.types import (
     Enumeration,
     Float,
     Integer,
+    Member,
     Pointer,
     Procedure,
     Structure,
@@ -319,17 +320,29 @@ def addressof(value: CStruct | CArray, member: str | None = None) -> int:
         return value._address
     if not isinstance(value, CStruct):
         raise TypeError(f"{value!r} has no members")
+    return value._address + _field(value, member).offset // 8
+
+
+def _field(value: CStruct, member: str) -> Member:
+    """Return a member that is not a bit-field."""
     field = find_member(value._kind, member)
     if field is None:
         value._get(member)
         raise AssertionError
     if field.width is not None:
         raise TypeError(f"{member} is a bit-field, which has no address")
-    return value._address + field.offset // 8
+    return field
 
 
-def sizeof(value: CStruct | CArray | CPointer | CEnum) -> int:
-    """Return the size in bytes of a value's type, like C's ``sizeof``."""
+def sizeof(value: CStruct | CArray | CPointer | CEnum, member: str | None = None) -> int:
+    """Return the size in bytes of a value's type, or of a structure's member, like C's ``sizeof``.
+
+    :raises TypeError: if the value has no members, or if the member is a bit-field.
+    """
+    if member is not None:
+        if not isinstance(value, CStruct):
+            raise TypeError(f"{value!r} has no members")
+        return size_of(_field(value, member).type)
     return size_of(value.kind if isinstance(value, CEnum) else value._kind)
 
 

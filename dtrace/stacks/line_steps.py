@@ -65,6 +65,11 @@ class _Function:
             for to in following:
                 self._before.setdefault(to, []).append(address)
 
+    @property
+    def addresses(self) -> Iterable[int]:
+        """Addresses of the instructions."""
+        return self._after
+
     def after(self, address: int) -> Iterable[int]:
         """Return the instructions that may be executed after an instruction."""
         return self._after.get(address, ())
@@ -221,6 +226,30 @@ class LineSteps:
                 return StopEvent(Why.INTERRUPTED)
         raise KinstError(f"no other source line was reached within {MAX_STEPS} instructions")
 
+    def visit(self, poll: Poll) -> StopEvent:
+        """Run to the next time that the current line begins, in any call of the function."""
+        begins = self._line_begins()
+        event = self.step(poll)
+        if event.why is not Why.STEP or self._machine.pc in begins:
+            return event
+        return self._run(begins, None, poll, self._target.go)
+
+    def reach(self, addresses: Collection[int], back: bool, poll: Poll) -> StopEvent:
+        """Run to the next execution of one of the instructions, or back to the last one."""
+        return self._run(addresses, None, poll, self._played().back if back else self._target.go)
+
+    def _line_begins(self) -> set[int]:
+        """Return the instructions with which the current line may begin."""
+        pc = self._machine.pc
+        here, function = self.mark(pc), self._function(pc)
+        found = set[int]()
+        for address in function.addresses:
+            before = list(function.before(address))
+            if self.mark(address) == here and (
+                    not before or any(self.mark(one) != here for one in before)):
+                found.add(address)
+        return found
+
     def finish(self, frame: SourceFrame, poll: Poll) -> StopEvent:
         """Run until a function on the stack has returned to its caller."""
         activation = self._activation(frame.frame)
@@ -266,35 +295,69 @@ class LineSteps:
         target.seek(there)
         return event if event.why is Why.INTERRUPTED else StopEvent(Why.BREAKPOINT)
 
-    def back_step(self, poll: Poll) -> StopEvent:
-        """Go back to the beginning of the current line, or else of the line executed before."""
+    def back_visit(self, poll: Poll) -> StopEvent:
+        """Go back to the last time that the current line began, in any call of the function."""
+        target, begins = self._played(), self._line_begins()
+        while True:
+            event = self._run(begins, None, poll, target.back)
+            if event.why is not Why.BREAKPOINT:
+                return event
+            there = target.player.position
+            before = self._run_before(self.mark(self._machine.pc), poll)
+            if before is None:
+                target.seek(there)
+                return StopEvent(Why.INTERRUPTED)
+            target.seek(before)
+            if self._machine.pc in begins:
+                return event
+
+    def _run_before(self, mark: Mark, poll: Poll) -> int | None:
+        """Return where the uninterrupted run of instructions with a mark begins before now.
+
+        :return: an instruction count; None if ``poll`` has ended the search.
+        """
+        target = self._played()
+        first, at = target.player.recording.start.position.instructions, target.count
+        for pc, count in self._pcs_before(at):
+            if self.mark(pc) != mark:
+                return count + 1
+            if poll():
+                return None
+        return first
+
+    def _pcs_before(self, at: int) -> Iterator[tuple[int, int]]:
+        """Yield the executed instructions before a count, the last one first, with their counts."""
         target = self._played()
         if self._windows is None:
             self._windows = Windows(target.player, self._code)
-        here, at = target.player.position, target.count
         first = target.player.recording.start.position.instructions
-        found: int | None = None
-        mark = None
         while at > first:
-            if poll():
-                target.seek(here)
-                return StopEvent(Why.INTERRUPTED)
             window = self._windows.before(at)
             for index in range(at - window.begin - 1, -1, -1):
-                one = self.mark(window.pcs[index])
-                if mark is None and one.line != UNKNOWN:
-                    mark = one
-                if mark is not None and one != mark:
-                    break
-                found = window.begin + index
-            else:
-                at = window.begin
-                continue
-            break
-        if mark is None or found is None:
+                yield window.pcs[index], window.begin + index
+            at = window.begin
+
+    def back_step(self, poll: Poll) -> StopEvent:
+        """Go back to the beginning of the current line, or else of the line executed before."""
+        target = self._played()
+        here, last = target.player.position, None
+        for number, (pc, count) in enumerate(self._pcs_before(target.count)):
+            mark = self.mark(pc)
+            if mark.line != UNKNOWN:
+                target.seek(count)
+                begin = self._run_before(mark, poll)
+                last = here.instructions if begin is None else begin
+                break
+            if number % 1000 == 999 and poll():
+                last = here.instructions
+                break
+        if last is None:
             target.seek(target.player.recording.start.position)
             return StopEvent(Why.BEGIN)
-        target.seek(found)
+        if last == here.instructions:
+            target.seek(here)
+            return StopEvent(Why.INTERRUPTED)
+        target.seek(last)
         return StopEvent(Why.STEP)
 
     def back_finish(self, frame: SourceFrame, poll: Poll) -> StopEvent:

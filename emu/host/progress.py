@@ -1,7 +1,7 @@
 """Progress hook for long operations; does nothing until the command line installs one."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 Working = Callable[[str], AbstractContextManager[None]]
@@ -17,3 +17,13 @@ class Progress:
 
 
 PROGRESS = Progress()
+
+
+@contextlib.contextmanager
+def no_progress() -> Iterator[None]:
+    """Show no progress in a ``with`` block, in which something else draws on the terminal."""
+    before, PROGRESS.working = PROGRESS.working, Progress.working
+    try:
+        yield
+    finally:
+        PROGRESS.working = before

@@ -85,8 +85,10 @@ class Recording:
     """
 
     def __init__(self, path: str | Path, kernel: str | None = None, limit: int = LIMIT) -> None:
-        self._player: Player = played(Path(path), kernel, limit)
-        emulated = self._player.machine
+        self._begin(played(Path(path), kernel, limit))
+
+    def _begin(self, player: Player) -> None:
+        self._player, emulated = player, player.machine
         #: registers, memory, types and stacks at the current position
         self.machine = RecordedMachine(Kernel(emulated.image), emulated)
         self._sources = Sources(emulated.image)
@@ -234,3 +236,10 @@ class Recording:
                                           min(place.size, 8), here.instructions))
         self.go(here)
         return links
+
+
+def recording_of(player: Player) -> Recording:
+    """Return the recording that a player replays, at the player's position."""
+    recording = Recording.__new__(Recording)
+    recording._begin(player)
+    return recording

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dtrace.calls.positions import reached_at
 from dtrace.debug.source_text import SourceText
 from dtrace.stacks.line_steps import LineSteps
 from dtrace.stacks.locals import Local
@@ -88,19 +89,22 @@ class Walk:
     :raises KinstError: from all methods, when the kernel has no debug data for what they need.
     """
 
-    def __init__(self, of: Machine | Recording, sources: Sequence[str | Path] = (),
+    def __init__(self, of: Machine | Recording, sources: Sequence[str | Path] | SourceText = (),
                  limit: int = DEFAULT_LIMIT) -> None:
         self._recording = of if isinstance(of, Recording) else None
         machine = of.machine if isinstance(of, Recording) else of
         if not isinstance(machine.emulated, UnicornMachine):
             raise KinstError("a machine on QEMU cannot be walked through: walk before on_qemu()")
         self.machine, self.limit = machine, limit
-        self._text = SourceText([Path(one) for one in sources]) if sources else None
+        self._text = (sources if isinstance(sources, SourceText) else
+                      SourceText([Path(one) for one in sources]) if sources else None)
         self._target: Target = (LiveTarget(machine.emulated) if self._recording is None
                                 else PlayedTarget(self._recording.player))
         self._frames = SourceFrames(machine.emulated, machine)
         self._steps = LineSteps(self._target, self._frames)
         self._explainer: Explainer | None = None
+        #: asked now and then during an operation; it ends early if this returns True
+        self.interrupted: Callable[[], bool] = lambda: False
         self._known: tuple[tuple[int, int], list[StackFrame], Stack] | None = None
         self._selected = 0
 
@@ -193,6 +197,26 @@ class Walk:
         """
         return self._repeated(count, self._steps.step, self._steps.back_step)
 
+    @in_turn
+    def visit(self, count: int = 1) -> Here:
+        """Go to the next time that the current line begins, in any call of the function.
+
+        :param count: number of times; negative to go back.
+        """
+        return self._repeated(count, self._steps.visit, self._steps.back_visit)
+
+    @in_turn
+    def reach(self, place: str, back: bool = False) -> Here:
+        """Run to the next execution of a place in a recording, or back to the last one.
+
+        :param place: a function, ``FUNCTION:OFFSET`` or ``FILE:LINE``.
+        """
+        if self._recording is None:
+            raise KinstError("reach() needs a recording: on a machine, use run(PLACE)")
+        addresses = reached_at(self._recording.player, place).addresses
+        said = self._moved(lambda poll: self._steps.reach(addresses, back, poll))
+        return self._here(f"{place}: {said}" if said else "")
+
     def _repeated(self, count: int, forward: Callable[[Poll], StopEvent],
                   back: Callable[[Poll], StopEvent]) -> Here:
         said = ""
@@ -235,7 +259,7 @@ class Walk:
 
         def poll() -> bool:
             reached[0] = abs(self._target.count - begin) > self.limit
-            return reached[0]
+            return reached[0] or self.interrupted()
 
         event = move(poll)
         if event.why is Why.INTERRUPTED:
@@ -252,13 +276,14 @@ class Walk:
     # -- reasons ----------------------------------------------------------------------------------
 
     @in_turn
-    def why(self, what: str = "") -> Reason:
+    def why(self, what: str | int = "", size: int = 8) -> Reason:
         """Return why the current instruction is executed, or where a value was made.
 
         The position of the recording does not change.
 
-        :param what: a variable of the selected function, a register, or a C expression that denotes
-            a place in memory; by default the current instruction.
+        :param what: a variable of the selected function, a register, a C expression that denotes a
+            place in memory, or an address; by default the current instruction.
+        :param size: size in bytes of the value at an address.
         :raises KinstError: when this is not a recording, or the origin cannot be searched for.
         """
         recording = self._recording
@@ -269,12 +294,14 @@ class Walk:
         here, selected, explainer = recording.position, self._selected, self._explainer
         frame = self.frame
         try:
-            if not what:
+            if what == "":
                 if here == recording.end:
                     raise KinstError("the recording ends here, before the current instruction is "
                                      "executed: go back first")
                 answer = explainer.executed(f"{self.machine.where(self.machine.pc)} is executed",
                                             here.instructions)
+            elif isinstance(what, int):
+                answer = explainer.memory_of(f"the value at {what:#x}", what, size)
             elif what in (variables := self.locals()):
                 answer = self._of_variable(explainer, frame, variables.local(what))
             else:
@@ -298,4 +325,5 @@ class Walk:
         if frame.frame:
             raise KinstError(f"{name} is in a register of {frame.function}, which waits for a "
                              "call: go there first, with finish() in the function below")
-        return explainer.value_of(self.machine.emulated.arch.dwarf_registers[place.term.number])
+        return explainer.value_of(self.machine.emulated.arch.dwarf_registers[place.term.number],
+                                  name=name)

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -37,7 +36,7 @@ from kinst_emu.explain.view.record_json import explained_as_json, step_as_json
 from kinst_emu.explain.view.scene import Moment
 from kinst_emu.explain.view.text import text, text_beside
 from kinst_emu.report.page_file import write_page
-from kinst_emu.terminal.terminal import check_writable, parse_count, parse_size
+from kinst_emu.terminal.terminal import check_writable, draws, parse_count, parse_size
 
 EXAMPLES = (
     "kinst explain -k teaching/arm64 strlen:4 -c 'strlen(\"hello\")'",
@@ -160,7 +159,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(explained_as_json(explained)))
     elif arguments.svg or arguments.gif:
         return 0
-    elif not arguments.html and not arguments.steps and _draws():
+    elif not arguments.html and not arguments.steps and draws():
         _step_through(explained)
     elif not arguments.html:
         for line in text(explained.steps):
@@ -297,12 +296,6 @@ def _draw(arguments: argparse.Namespace, pictures: Pictures[Moment]) -> None:
     if arguments.gif:
         count = animation.write_animation(pictures, arguments.gif)
         print(f"kinst: wrote {arguments.gif} ({count} pictures)", file=sys.stderr)
-
-
-def _draws() -> bool:
-    """Return whether standard input and output are a terminal that can position the cursor."""
-    return (sys.stdout.isatty() and sys.stdin.isatty()
-            and os.environ.get("TERM", "dumb") not in ("", "dumb"))
 
 
 def _step_through(explained: Explained) -> None:

@@ -12,11 +12,12 @@ from dtrace.stacks.locals import Locals
 from dtrace.stacks.threads import Threads
 from dwarf.debug_file import debug_file
 from emu.host.errors import KinstError
-from emu.host.progress import PROGRESS
+from emu.host.progress import PROGRESS, no_progress
 from emu.machine.running_thread import thread_of
 from emu.replay.flow import Head
 from emu.replay.player import Player
 from images.catalog import described
+from kinst_emu.api.recording import recording_of
 from kinst_emu.cli.flows import find_window, stack_of
 from kinst_emu.cli.sources import sources_option
 from kinst_emu.cli.sweeps import progress_bar
@@ -26,13 +27,14 @@ from kinst_emu.path.page import Shown, write
 from kinst_emu.path.text import lines, to_json
 from kinst_emu.path.window import Window, call_window
 from kinst_emu.runs.recorded_workload import is_recording, played_workload, workload_options
-from kinst_emu.terminal.terminal import check_writable, parse_count
+from kinst_emu.terminal.terminal import check_writable, draws, parse_count
 from kinst_emu.why.explainer import Explainer
 
 EXAMPLES = (
     "kinst path -k kernel '$ cat /etc/motd' --of open",
     "kinst path -k kernel '$ cat /etc/motd' --of open --html open.html",
     "kinst path mkdir.rec --of 'namei#3' --depth 2",
+    "kinst path mkdir.rec --of mkdir --walk --sources /usr/src",
     "kinst path -k kernel '$ mkdir /a' --of mkdir --against '$ mkdir /etc'",
     "kinst path mkdir.rec --window fbt::malloc:entry#5:fbt::malloc:return#1 --html malloc.html",
 )
@@ -54,6 +56,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", type=Path, metavar="FILE",
                         help="write a page in which to walk through the path (default: print the "
                         "functions)")
+    parser.add_argument("--walk", action="store_true",
+                        help="walk through the path in the terminal (default: print the functions)")
     parser.add_argument("--depth", metavar="N",
                         help="print the functions of at most N levels below the call (default: "
                         "all)")
@@ -82,6 +86,12 @@ def run(arguments: argparse.Namespace) -> int:
             raise KinstError("--html: cannot be used with --json or --depth")
     depth = None if arguments.depth is None else parse_count(arguments.depth, "--depth")
     second = _second(arguments)
+    if arguments.walk:
+        if arguments.html is not None or arguments.json or arguments.depth is not None:
+            raise KinstError("--walk: cannot be used with --html, --json or --depth")
+        if not draws():
+            raise KinstError("--walk: the standard streams are not a terminal that can position "
+                             "the cursor; --html FILE writes a page instead")
     with played_workload(arguments) as player:
         if second is None:
             return _shown(player, arguments, text, depth)
@@ -93,8 +103,9 @@ def _second(arguments: argparse.Namespace) -> argparse.Namespace | None:
     """Return the options of the second path, or None if there is no comparison."""
     if arguments.against is None and arguments.against_of is None and not arguments.against_set:
         return None
-    if arguments.html is not None:
-        raise KinstError("--html: cannot be used with --against; write a page for each path")
+    for name, given in (("--html", arguments.html is not None), ("--walk", arguments.walk)):
+        if given:
+            raise KinstError(f"{name}: cannot be used with --against; show each path alone")
     if arguments.against_of is not None and arguments.of is None:
         raise KinstError("--against-of: works only with --of")
     changed = {"what": arguments.against or arguments.what, "output": None,
@@ -138,6 +149,9 @@ def _found(player: Player, arguments: argparse.Namespace) -> Window:
 def _shown(player: Player, arguments: argparse.Namespace, text: SourceText | None,
            depth: int | None) -> int:
     window = _found(player, arguments)
+    if arguments.walk:
+        _walk(player, window, text)
+        return 0
     with PROGRESS.working("playing the call"):
         code, path, thread = _path(player, window)
     if arguments.html is not None:
@@ -161,6 +175,13 @@ def _shown(player: Player, arguments: argparse.Namespace, text: SourceText | Non
     for line in lines(path, depth):
         print(line)
     return 0
+
+
+def _walk(player: Player, window: Window, text: SourceText | None) -> None:
+    from kinst_emu.path.terminal import PathWalk  # deferred: slow to import
+
+    with no_progress():
+        PathWalk(recording_of(player), window, text).run()
 
 
 def _window(player: Player, text: str) -> Window:

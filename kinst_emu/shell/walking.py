@@ -74,12 +74,12 @@ class Walking:
         """
         return self._moved("finish()", 1, lambda walk: walk.finish(back))
 
-    def why(self, what: str = "") -> Reason:
+    def why(self, what: str | int = "", size: int = 8) -> Reason:
         """Return why a variable, register or place in memory has its value, in a recording.
 
         :param what: by default, why the current instruction is executed.
         """
-        return self.walk.why(what)
+        return self.walk.why(what, size)
 
     def _moved(self, what: str, count: int, move: Any) -> Here:
         if not count:

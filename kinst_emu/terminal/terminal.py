@@ -30,6 +30,15 @@ def _interrupted(program: str) -> int:
     return 130
 
 
+def draws() -> bool:
+    """Return whether the standard streams are a terminal that can position the cursor.
+
+    Textual draws on standard error.
+    """
+    return (sys.stdout.isatty() and sys.stdin.isatty() and sys.stderr.isatty()
+            and os.environ.get("TERM", "dumb") not in ("", "dumb"))
+
+
 def run_command(program: str, main: Callable[[], int]) -> NoReturn:
     """Run a command and exit; a KinstError is printed as one line, with exit status 1."""
     gc.set_threshold(COLLECT_AFTER)

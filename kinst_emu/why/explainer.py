@@ -175,13 +175,14 @@ class Explainer:
                         self.origin.of(one.text, place.count), place.count, depth + 1)
         return None
 
-    def value_of(self, where: str, given: bool = True) -> Answer:
+    def value_of(self, where: str, given: bool = True, name: str = "") -> Answer:
         """Return where the value of a register or memory location was made.
 
         The player is at the position in question.
 
         :param where: a register, or a C expression that denotes a place in memory.
         :param given: whether the inputs recorded at that position have been applied.
+        :param name: the variable that the register holds, if that was asked for.
         """
         machine, count = self.player.machine, self.player.position.instructions
         where = {"sp": machine.arch.sp}.get(where, where)
@@ -189,7 +190,8 @@ class Explainer:
             self.origin.check(where)
             value = machine.read_register(where)
             links = self.origin.of(where, count, given)
-            return self.value(f"{where} is {number(value)} at instruction {count}", links, count)
+            asked = f"{name} (in {where})" if name else where
+            return self.value(f"{asked} is {number(value)} at instruction {count}", links, count)
         place = Places(machine).find(where)
         return self.memory_of(where, place.address, place.size)
 

@@ -10,8 +10,8 @@ import kinst_emu
 from emu.host.errors import KinstError
 from kinst_emu.api.walk import Walk
 
-PUBLIC = {"turn", "stack", "frame", "here", "args", "locals", "up", "down", "next", "step",
-          "finish", "why"}
+PUBLIC = {"turn", "stack", "frame", "here", "args", "locals", "up", "down", "next", "step", "visit",
+          "reach", "finish", "why"}
 
 
 @pytest.fixture
@@ -129,6 +129,45 @@ def test_why_says_where_a_variable_was_made_without_moving(recording):
         walk.why("sum")
     with pytest.raises(KinstError, match="'nothing' is not a place in memory"):
         walk.why("nothing")
+
+
+def test_a_place_is_reached_forward_and_back(arch, tmp_path):
+    machine = kinst_emu.open(f"teaching/{arch}").boot("64M")
+    with machine.record(tmp_path / "x.rec"):
+        machine.call("classify", 4, 4)
+    recording = kinst_emu.Recording(tmp_path / "x.rec")
+    calls = [moment.position for moment in recording.firings("kinst::fibonacci:0")]
+    recording.go("start")
+    walk = kinst_emu.Walk(recording)
+    for position in calls:
+        assert not walk.reach("fibonacci").said and recording.position == position
+    assert walk.reach("fibonacci").said == "fibonacci: the recording ends here"
+    recording.go("end")
+    for position in reversed(calls):
+        assert not walk.reach("fibonacci", back=True).said and recording.position == position
+    recording.go(calls[1])
+    line = walk.frame.line
+    assert walk.visit().frame.line == line and recording.position == calls[2]
+    assert walk.visit(-2).frame.line == line and recording.position == calls[0]
+    with pytest.raises(KinstError, match="no symbol 'nosuch'"):
+        walk.reach("nosuch")
+    with pytest.raises(KinstError, match="needs a recording"):
+        kinst_emu.Walk(machine).reach("fibonacci")
+
+
+def test_the_origin_of_bytes_at_an_address_is_found(recording):
+    walk, machine = kinst_emu.Walk(recording), recording.machine
+    sp = machine.sp
+    reason = walk.why(sp, 8)
+    assert reason.answer.question.startswith(f"the value at {sp:#x} is ")
+
+
+def test_an_operation_ends_when_it_is_interrupted(recording):
+    walk = kinst_emu.Walk(recording)
+    recording.go("end")
+    walk.interrupted = lambda: True
+    with pytest.raises(KeyboardInterrupt):
+        walk.reach("describe", back=True)
 
 
 def test_where_the_recording_ends_nothing_is_executed(recording):
