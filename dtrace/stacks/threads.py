@@ -93,6 +93,22 @@ class Threads:
         except UNREADABLE:
             return
 
+    def at(self, address: int) -> Thread:
+        """Return the thread with its structure at an address; what cannot be read is 0 or empty."""
+        members, lists = self._machine.guest.programs.members, self._lists
+        tid, name, pid, process_name, saved = 0, "", 0, "", 0
+        if self._thread is not None:
+            thread = CStruct(self._thread, address, self._machine)
+            try:
+                tid, name = _number(thread, lists.tid), _text(thread[lists.name])
+                saved = _number(thread, lists.saved)
+                if members is not None:
+                    process = thread[members.process]
+                    pid, process_name = int(process[lists.pid]), _text(process[lists.process_name])
+            except UNREADABLE:
+                pass
+        return Thread(address, tid, name, pid, process_name, saved)
+
     def _processes(self) -> Iterator[CStruct]:
         """Yield the processes on the readable part of the kernel's list."""
         if self._thread is None or self._process is None:

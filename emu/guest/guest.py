@@ -401,6 +401,27 @@ class WaitMembers:
 
 
 @dataclass(frozen=True)
+class SleepMembers:
+    """Functions and members that tell why a thread stops running, and who makes it ready again.
+
+    :param leaves: function by which the running thread stops running; the low bits of its first
+        argument, ``mask``, are the number of a reason.
+    :param reasons: reasons by number, but for sleeps and waits for locks.
+    :param channel: member of a thread: the address that it sleeps on; 0 if it does not sleep.
+    :param ready: functions that make a thread ready to run; it is their first argument.
+    :param inner: patterns for the names of the functions that put threads to sleep or wake them,
+        between those and the functions that decide to.
+    """
+
+    leaves: str
+    mask: int
+    reasons: Mapping[int, str]
+    channel: str
+    ready: tuple[str, ...]
+    inner: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class ThreadClock:
     """Description of how the kernel counts the CPU time of threads, in ticks of a counter.
 
@@ -554,6 +575,7 @@ class GuestThreads:
     :param start: how to start threads.
     :param switch: how the kernel switches between threads.
     :param waits: members that describe what a thread waits for.
+    :param sleeps: how threads stop running and become ready again.
     :param locks: members that describe a lock.
     :param clock: how the kernel counts the CPU time of threads; None: it does not.
     :param begins: symbol at which a new thread executes its first instruction; empty: unknown.
@@ -566,6 +588,7 @@ class GuestThreads:
     start: ThreadStart | None = None
     switch: ThreadSwitch | None = None
     waits: WaitMembers | None = None
+    sleeps: SleepMembers | None = None
     locks: LockMembers | None = None
     clock: ThreadClock | None = None
     begins: str = ""

@@ -15,8 +15,10 @@ from images.recordings import from_start
 from kinst_emu.cli.sources import sources_option
 from kinst_emu.runs.recorded_workload import played_workload, workload_options
 from kinst_emu.terminal.terminal import parse_count
+from kinst_emu.why import sleeping as sleep_text
 from kinst_emu.why.explainer import Answer, Explainer, number
 from kinst_emu.why.failures import Failure, Failures, likely
+from kinst_emu.why.sleeping import SleepExplainer
 from kinst_emu.why.text import lines, to_json
 
 EXAMPLES = (
@@ -25,8 +27,10 @@ EXAMPLES = (
     "kinst why mkdir.rec --line vfs_cache.c:4538",
     "kinst why mkdir.rec --value 'rax@fbt::kern_mkdirat:return'",
     "kinst why panic.rec --panic",
+    "kinst why -k kernel '$ sleep 1' --sleep",
 )
 SHOWN = 20  # maximum number of other failed calls to list
+SLEEPS = 5  # maximum number of other sleeps to list
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +50,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                        help="why does a register, variable or C expression have its value; "
                        "POSITION is " + FORMS.replace("%", "%%") + " (default: off; default "
                        "POSITION: the end)")
+    asked.add_argument("--sleep", nargs="?", const="", metavar="N",
+                       help="why did a thread sleep, and who woke it: the Nth time that a thread "
+                       "stopped running, as --json lists them (default: off; default N: the "
+                       "longest sleep of the workload's processes)")
     asked.add_argument("--panic", action="store_true",
                        help="why did the kernel panic (default: if it did)")
     parser.add_argument("-o", dest="output", type=Path, metavar="FILE",
@@ -65,6 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _answered(player: Player, arguments: argparse.Namespace, text: SourceText | None) -> int:
     explainer = Explainer(player, text)
+    if arguments.sleep is not None:
+        return _slept(explainer, arguments.sleep, arguments.json)
     others: Sequence[Failure] = ()
     if arguments.line is not None:
         answer = _of_line(explainer, arguments.line)
@@ -82,6 +92,36 @@ def _answered(player: Player, arguments: argparse.Namespace, text: SourceText | 
         print(line)
     if len(others) > 1:
         _list(others, answer)
+    return 0
+
+
+def _slept(explainer: Explainer, wanted: str, as_json: bool) -> int:
+    """Print why a thread slept."""
+    from_start(explainer.player)
+    sleeping = SleepExplainer(explainer)
+    sleeps = sleeping.all()
+    if not sleeps:
+        raise KinstError(f"{explainer.player.recording.path}: no thread stopped running")
+    if not wanted:
+        index = sleeps.index(sleeping.likely(sleeps))
+    else:
+        index = parse_count(wanted, "--sleep") - 1
+        if not 0 <= index < len(sleeps):
+            raise KinstError(f"--sleep {wanted}: threads stopped running {len(sleeps)} times")
+    slept = sleeping.explained(sleeps[index], index + 1)
+    if as_json:
+        print(json.dumps(sleep_text.to_json(slept) | {"others": [
+            {"number": n, "question": sleeping.question(one), "asleep": one.asleep}
+            for n, one in enumerate(sleeps, 1)]}))
+        return 0
+    for line in sleep_text.lines(slept):
+        print(line)
+    same = [(n, one) for n, one in enumerate(sleeps, 1)
+            if one.asleep and one.thread.pid == slept.sleep.thread.pid and n != slept.number]
+    if same:
+        print(f"this process slept {len(same)} more times; --sleep N explains another one:")
+    for n, one in sorted(same, key=lambda row: -sleeping.duration(row[1]))[:SLEEPS]:
+        print(f"  {n:>4}  {sleeping.question(one)}")
     return 0
 
 

@@ -21,6 +21,7 @@ from emu.guest.guest import (
     ProcessMembers,
     ProgramStart,
     SignalMembers,
+    SleepMembers,
     SystemCalls,
     ThreadClock,
     ThreadLists,
@@ -130,6 +131,16 @@ THREAD_SWITCH = ThreadSwitch(
 
 WAIT_MEMBERS = WaitMembers("td_wmesg", "td_lockname", "td_blocked", "ts_owner", ("lock_delay",))
 
+# mi_switch(int flags) of kern/kern_synch.c, SW_TYPE_MASK and SWT_* of FreeBSD 15 (sys/proc.h).
+SLEEP_MEMBERS = SleepMembers(
+    leaves="mi_switch", mask=0xFF, channel="td_wchan", ready=("sched_add", "sched_wakeup"),
+    reasons={1: "was preempted", 4: "yielded the CPU", 5: "used up its time slice",
+             6: "was idle", 7: "waited for an interrupt", 8: "was suspended",
+             9: "was preempted", 10: "was preempted", 11: "was bound to another CPU"},
+    inner=("mi_switch", "sched_*", "setrunnable", "sleepq_*", "turnstile_*", "_sleep", "msleep*",
+           "wakeup*", "pause_*", "cv_*", "_cv_*", "_sleep_*", "tsleep*", "sleeplk",
+           *LOCK_MEMBERS.functions))
+
 
 def freebsd(
     load: Loader,
@@ -184,7 +195,7 @@ def freebsd(
             page_faults=PageFaults("vm_fault_trap", 2, *page_faults), interrupts=interrupts),
         threads=GuestThreads(
             per_cpu[0], THREADS, per_cpu[1:], THREAD_START, THREAD_SWITCH, WAIT_MEMBERS,
-            LOCK_MEMBERS,
+            SLEEP_MEMBERS, LOCK_MEMBERS,
             # CPU time of threads: kern/kern_synch.c, kern_thread.c, kern_clock.c, kern_resource.c,
             # set_cputicker() of kern/kern_tc.c.
             clock=ThreadClock(
