@@ -13,16 +13,19 @@ from emu.host.progress import PROGRESS
 from emu.replay.player import Player
 from images.recordings import from_start
 from kinst_emu.cli.sources import sources_option
-from kinst_emu.runs.recorded_workload import played_workload, workload_options
-from kinst_emu.terminal.terminal import parse_count
+from kinst_emu.report.page_file import write_page
+from kinst_emu.runs.recorded_workload import is_recording, played_workload, workload_options
+from kinst_emu.terminal.terminal import check_writable, parse_count
 from kinst_emu.why import sleeping as sleep_text
 from kinst_emu.why.explainer import Answer, Explainer, number
 from kinst_emu.why.failures import Failure, Failures, likely
+from kinst_emu.why.page import page, parts_of, parts_of_sleep
 from kinst_emu.why.sleeping import SleepExplainer
 from kinst_emu.why.text import lines, to_json
 
 EXAMPLES = (
     "kinst why -k kernel '$ mkdir /etc'",
+    "kinst why -k kernel '$ mkdir /etc' --html why.html --sources /usr/src",
     "kinst why mkdir.rec --call 2",
     "kinst why mkdir.rec --line vfs_cache.c:4538",
     "kinst why mkdir.rec --value 'rax@fbt::kern_mkdirat:return'",
@@ -59,6 +62,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", dest="output", type=Path, metavar="FILE",
                         help="keep the recording of the workload in this file (default: discard "
                         "it)")
+    parser.add_argument("--html", type=Path, metavar="FILE",
+                        help="write the answer as a page (default: print it)")
     sources_option(parser)
     parser.add_argument("--json", action="store_true",
                         help="print the answer as JSON (default: text)")
@@ -67,6 +72,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Record the workload if necessary, print the answer, and return the exit status."""
     text = SourceText(arguments.sources) if arguments.sources else None
+    if arguments.html is not None:
+        check_writable(arguments.html, "--html")
+        if arguments.json:
+            raise KinstError("--html: cannot be used with --json")
     with played_workload(arguments) as player:
         return _answered(player, arguments, text)
 
@@ -74,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _answered(player: Player, arguments: argparse.Namespace, text: SourceText | None) -> int:
     explainer = Explainer(player, text)
     if arguments.sleep is not None:
-        return _slept(explainer, arguments.sleep, arguments.json)
+        return _slept(explainer, arguments, text)
     others: Sequence[Failure] = ()
     if arguments.line is not None:
         answer = _of_line(explainer, arguments.line)
@@ -84,6 +93,13 @@ def _answered(player: Player, arguments: argparse.Namespace, text: SourceText | 
         answer = _of_panic(explainer)
     else:
         answer, others = _of_call(explainer, arguments.call)
+    if arguments.html is not None:
+        write_page(arguments.html, page(
+            answer.question, list(parts_of(answer, text)), _kept(arguments),
+            [f"{one.call.text} {one.name}: --call {n}" for n, one in enumerate(others, 1)
+             if f" of {one.process} " in answer.question][-SHOWN:] if len(others) > 1 else []),
+            "kinst")
+        return 0
     if arguments.json:
         print(json.dumps(to_json(answer) | {"others": [_other(n, one) for n, one in
                                                        enumerate(others, 1)]}))
@@ -95,8 +111,16 @@ def _answered(player: Player, arguments: argparse.Namespace, text: SourceText | 
     return 0
 
 
-def _slept(explainer: Explainer, wanted: str, as_json: bool) -> int:
+def _kept(arguments: argparse.Namespace) -> str:
+    """Return the file of the recording, or an empty string if it is discarded."""
+    if is_recording(arguments.what):
+        return str(arguments.what)
+    return "" if arguments.output is None else str(arguments.output)
+
+
+def _slept(explainer: Explainer, arguments: argparse.Namespace, text: SourceText | None) -> int:
     """Print why a thread slept."""
+    wanted = arguments.sleep
     from_start(explainer.player)
     sleeping = SleepExplainer(explainer)
     sleeps = sleeping.all()
@@ -109,7 +133,11 @@ def _slept(explainer: Explainer, wanted: str, as_json: bool) -> int:
         if not 0 <= index < len(sleeps):
             raise KinstError(f"--sleep {wanted}: threads stopped running {len(sleeps)} times")
     slept = sleeping.explained(sleeps[index], index + 1)
-    if as_json:
+    if arguments.html is not None:
+        write_page(arguments.html, page(slept.question, list(parts_of_sleep(slept, text)),
+                                        _kept(arguments)), "kinst")
+        return 0
+    if arguments.json:
         print(json.dumps(sleep_text.to_json(slept) | {"others": [
             {"number": n, "question": sleeping.question(one), "asleep": one.asleep}
             for n, one in enumerate(sleeps, 1)]}))

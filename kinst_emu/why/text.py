@@ -48,17 +48,21 @@ def _place(place: Place, more: str = "") -> Iterator[str]:
 
 
 def _reason(reason: Reason) -> Iterator[str]:
-    said = ", ".join(compared_text(one) for one in _once(reason.compared))
-    taken = {None: "went on", True: "jumped", False: "did not jump"}[reason.taken]
-    test = reason.test.instruction
-    if reason.test.pc != reason.branch.pc:
-        test += f"; {reason.branch.instruction.partition(' ')[0]}"
-    yield from _place(reason.test, f"{test} {taken}")
+    said = ", ".join(compared_text(one) for one in once(reason.compared))
+    yield from _place(reason.test, f"{reason.test.instruction}{taken_text(reason)}")
     if said:
         yield f"        {said}"
 
 
-def _once(compared: tuple[Compared, ...]) -> Iterator[Compared]:
+def taken_text(reason: Reason) -> str:
+    """Return what a branch did, after its mnemonic if another instruction compared the values."""
+    taken = {None: "went on", True: "jumped", False: "did not jump"}[reason.taken]
+    if reason.test.pc != reason.branch.pc:
+        return f"; {reason.branch.instruction.partition(' ')[0]} {taken}"
+    return f" {taken}"
+
+
+def once(compared: tuple[Compared, ...]) -> Iterator[Compared]:
     """Yield the operands without constants; a register that is compared with itself only once."""
     seen = set[str]()
     for one in compared:
