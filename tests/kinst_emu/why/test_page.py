@@ -1,6 +1,7 @@
 """Tests of answers of ``kinst why`` as pages, as rendered by a browser."""
 
 import json
+from pathlib import Path
 
 import html5lib
 import pytest
@@ -48,7 +49,7 @@ def test_the_page_has_every_place_of_the_answer_in_the_order_of_execution(answer
 def test_the_source_lines_are_those_of_the_file(answer):
     file, found, _recording = answer
     name, _colon, number = found["made"]["line"].rpartition(":")
-    line = (open(f"{SOURCES}/{name.removeprefix('./')}").read().splitlines()[int(number) - 1])
+    line = Path(SOURCES, name).read_text().splitlines()[int(number) - 1]
     assert f'class="at">{int(number):6d}  ' in file.read_text()
     assert line.split(";")[0].strip().replace("&", "&amp;").replace("<", "&lt;").replace(
         ">", "&gt;") in file.read_text()
