@@ -15,15 +15,19 @@ from emu.host.atomic_file import replacing
 from emu.host.errors import KinstError
 from emu.host.progress import PROGRESS
 from images.boots import LIMIT
+from images.catalog import described
 from images.recordings import played
 from kinst_emu.cli.sources import sources_option
+from kinst_emu.report.coverage_page import page
 from kinst_emu.report.lcov import executed_lines, lcov, new_lines
+from kinst_emu.report.page_file import write_page
 from kinst_emu.runs.counted import count, counter
 from kinst_emu.runs.recorded_workload import is_recording, record_to_end, workload_options
 from kinst_emu.terminal.terminal import check_writable, parse_count
 
 EXAMPLES = (
     "kinst coverage -k kernel boot '$ ls /' -o boot.info",
+    "kinst coverage -k kernel '$ ls /' --html coverage.html --sources /usr/src",
     "kinst coverage one.rec two.rec -o both.info",
     "kinst coverage -k kernel '$ cat /etc/motd' --against boot.info",
 )
@@ -45,6 +49,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--against", type=Path, metavar="FILE",
                         help="list the lines that these workloads execute and this coverage "
                         "file does not have (default: no list)")
+    parser.add_argument("--html", type=Path, metavar="FILE",
+                        help="write a page with the files, functions and lines (default: none)")
     sources_option(parser)
     parser.add_argument("--json", action="store_true",
                         help="print the summary as JSON (default: text)")
@@ -55,6 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     text = SourceText(arguments.sources) if arguments.sources else None
     if arguments.output is not None:
         check_writable(arguments.output, "-o")
+    if arguments.html is not None:
+        check_writable(arguments.html, "--html")
     before = None if arguments.against is None else executed_lines(arguments.against)
     coverage, code = _counted(arguments)
     with PROGRESS.working("finding the source lines"):
@@ -69,8 +77,20 @@ def run(arguments: argparse.Namespace) -> int:
             for row in lcov(found.files, place):
                 file.write(f"{row}\n".encode("utf-8", "surrogateescape"))
     new = None if before is None else new_lines(found.files, place, before)
+    if arguments.html is not None:
+        _write_page(arguments, found, code, text, before)
     _show(arguments, found, new, text)
     return 0
+
+
+def _write_page(arguments: argparse.Namespace, found: SourceCoverage, code: KernelCode,
+                text: SourceText | None, before: set[tuple[str, int]] | None) -> None:
+    """Write the page; its new lines are those that the earlier coverage file does not have."""
+    about = f"Of {' and '.join(arguments.workloads)}. Kernel: {described(code.image)}."
+    with PROGRESS.working(f"writing {arguments.html}"):
+        content = page(found.files, text, about, None if before is None else new_lines(
+            found.files, lambda name: name, before))
+    write_page(arguments.html, content, "kinst")
 
 
 def _counted(arguments: argparse.Namespace) -> tuple[Coverage, KernelCode]:
