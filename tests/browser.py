@@ -116,9 +116,10 @@ class Shown:
             assert time.monotonic() < until, f"{script} has not become true"
             time.sleep(0.02)
 
-    def click(self, selector):
-        """Click the middle of an element with the mouse."""
-        self._do(self._page.click(selector))
+    def click(self, selector, at=None):
+        """Click an element with the mouse, in its middle or at (x, y) from its corner."""
+        self._do(self._page.click(
+            selector, position=None if at is None else {"x": at[0], "y": at[1]}))
 
     def press(self, key):
         """Press the key that has the given name in JavaScript keyboard events."""

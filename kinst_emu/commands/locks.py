@@ -4,6 +4,7 @@ import argparse
 import json
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from dtrace.debug.kernel_types import kernel_types
@@ -17,18 +18,32 @@ from emu.host.progress import PROGRESS
 from emu.machine.running_thread import thread_of
 from emu.replay.flow import Head
 from emu.replay.player import Player
+from images.catalog import described
 from images.recordings import from_start
 from kinst_emu.cli.flows import find_window, stack_of
+from kinst_emu.locks.page import page
 from kinst_emu.locks.places import LockPlaces
-from kinst_emu.locks.report import classes, events, graph, inversions, is_new, orders, to_json
+from kinst_emu.locks.report import (
+    Order,
+    classes,
+    events,
+    graph,
+    inversions,
+    is_new,
+    orders,
+    to_json,
+)
 from kinst_emu.path.window import Window, call_window
+from kinst_emu.report.page_file import write_page
 from kinst_emu.runs.recorded_workload import played_workload, workload_options
 from kinst_emu.terminal.terminal import check_writable
 
+MAX_DRAWN = 150  # maximum number of orders in the picture of a page
 DRAWING = 120  # time limit of graphviz in seconds
 EXAMPLES = (
     "kinst locks -k kernel '$ cat /etc/motd' --of fork",
     "kinst locks -k kernel '$ ls /' --summary",
+    "kinst locks -k kernel '$ ls /' --html locks.html",
     "kinst locks ls.rec --summary --graph order.svg",
 )
 
@@ -52,6 +67,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--graph", type=Path, metavar="FILE",
                         help="write the order in which locks are acquired: FILE.svg, drawn by "
                         "Graphviz, or FILE.dot (default: off)")
+    parser.add_argument("--html", type=Path, metavar="FILE",
+                        help="write a page with a time line, the classes, the acquisitions and the "
+                        "orders (default: print them)")
     parser.add_argument("-o", dest="output", type=Path, metavar="FILE",
                         help="keep the recording of the workload in this file (default: discard "
                         "it)")
@@ -68,6 +86,10 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.graph.suffix == ".svg" and shutil.which("dot") is None:
             raise KinstError(f"--graph {arguments.graph}: Graphviz is not installed (apt-get "
                              "install graphviz); write a .dot file instead")
+    if arguments.html is not None:
+        check_writable(arguments.html, "--html")
+        if arguments.json or arguments.summary:
+            raise KinstError("--html: cannot be used with --json or --summary")
     with played_workload(arguments) as player:
         return _shown(player, arguments)
 
@@ -94,6 +116,12 @@ def _shown(player: Player, arguments: argparse.Namespace) -> int:
     if arguments.graph is not None:
         _draw(arguments.graph, graph(order))
     wrong = inversions(order)
+    if arguments.html is not None:
+        content = page(
+            f"Locks: {window.title}", f"Kernel: {described(machine.image)}.", found, names,
+            places.text, order, window.begin.time, window.end.time, _drawing(order))
+        write_page(arguments.html, content, "kinst")
+        return 0
     if arguments.json:
         print(json.dumps({
             "title": window.title, "begin": window.begin.instructions,
@@ -141,6 +169,22 @@ def _holdings(player: Player, code: KernelCode, places: LockPlaces, window: Wind
     if player.seek(window.end) is not None:
         raise KeyboardInterrupt
     return found
+
+
+def _drawing(found: Sequence[Order]) -> str:
+    """Return the picture of the orders for a page; empty if it would be too large, or undrawable.
+
+    The page has the orders as a table, too.
+    """
+    if not 0 < len(found) <= MAX_DRAWN or shutil.which("dot") is None:
+        return ""
+    with PROGRESS.working("drawing the order of the locks"):
+        try:
+            drawn = subprocess.run(["dot", "-Tsvg"], input=graph(found).encode(),
+                                   capture_output=True, check=True, timeout=DRAWING).stdout
+        except (subprocess.SubprocessError, OSError):
+            return ""
+    return drawn.decode("utf-8", "replace").partition("<svg")[2].join(("<svg", ""))
 
 
 def _draw(path: Path, text: str) -> None:

@@ -12,13 +12,10 @@ A stream is a sequence of variable-length numbers (LEB128: seven bits per byte, 
 - ``pages``: the contents of the pages
 """
 
-import base64
-import zlib
 from collections.abc import Iterable
 
 from dtrace.flow.thread_path import PAGE, ThreadPath
-
-LEVEL = 9
+from kinst_emu.report.page_file import packed
 
 
 def numbers(values: Iterable[int]) -> bytes:
@@ -44,11 +41,6 @@ def differences(values: Iterable[int]) -> list[int]:
         found.append(zigzag(value - before))
         before = value
     return found
-
-
-def packed(content: bytes) -> str:
-    """Return compressed content as text."""
-    return base64.b64encode(zlib.compress(content, LEVEL)).decode()
 
 
 def streams(path: ThreadPath, index: dict[int, int]) -> dict[str, str]:

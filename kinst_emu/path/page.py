@@ -1,6 +1,5 @@
 """HTML page of a path: one file without external resources."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,10 +11,10 @@ from dtrace.debug.variable_scopes import VariableScopes
 from dtrace.flow.code import KernelCode
 from dtrace.flow.thread_path import ThreadPath
 from kinst_emu.path.code_table import CodeTable, code_table
-from kinst_emu.path.packed import packed, streams
+from kinst_emu.path.packed import streams
 from kinst_emu.path.variables import variable_table
+from kinst_emu.report.page_file import packed_json, write_page
 from kinst_emu.report.page_file import page as filled
-from kinst_emu.report.page_file import write_page
 from kinst_emu.report.time_units import exact
 
 MOST_LINES = 20_000  # maximum number of source lines in a page
@@ -56,9 +55,9 @@ def page(shown: Shown, advance: Callable[[int, int], object]) -> str:
     duration = path.time(len(path.pcs)) - path.time(0)
     about = (f"{len(path.pcs):,} instructions of {shown.thread} in {exact(duration)} of virtual "
              f"time, from instruction {path.begin.instructions} of the recording on.")
-    content = json.dumps(data(shown, table, advance), separators=(",", ":"))
+    content = packed_json(data(shown, table, advance))
     return filled("path.html", shown.title, about, notes=shown.notes,
-                  data=packed(content.encode()), streams=streams(path, table.index))
+                  data=content, streams=streams(path, table.index))
 
 
 def data(shown: Shown, table: CodeTable, advance: Callable[[int, int], object]) -> dict[str, Any]:

@@ -1,18 +1,15 @@
 """Coverage as a self-contained HTML page: files, functions, and lines with their counts."""
 
-import base64
-import json
-import zlib
 from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 from os.path import commonpath
 
 from dtrace.debug.source_text import SourceText
 from dtrace.flow.coverage import FileLines
+from kinst_emu.report.page_file import packed_json
 from kinst_emu.report.page_file import page as filled
 
 MAX_TEXT = 24 << 20  # maximum number of characters of source text in a page
-LEVEL = 9
 
 
 def page(files: Mapping[str, FileLines], text: SourceText | None, about: str,
@@ -43,10 +40,8 @@ def page(files: Mapping[str, FileLines], text: SourceText | None, about: str,
             "branches": [[line, *ways]
                          for (line, _address), ways in sorted(found.branches.items())],
             "text": pieces, "new": sorted(marked.get(name, ()))})
-    data = json.dumps({"prefix": _prefix(list(files)), "compared": new is not None, "files": rows},
-                      separators=(",", ":"))
-    return filled("coverage.html", "Coverage", about, notes=notes, data=base64.b64encode(
-        zlib.compress(data.encode("utf-8", "backslashreplace"), LEVEL)).decode())
+    return filled("coverage.html", "Coverage", about, notes=notes, data=packed_json(
+        {"prefix": _prefix(list(files)), "compared": new is not None, "files": rows}))
 
 
 def _prefix(names: list[str]) -> str:

@@ -1,10 +1,25 @@
 """Functions that render HTML pages from templates and write the page files."""
 
+import base64
+import json
 import sys
+import zlib
 from pathlib import Path
 
 from emu.host.atomic_file import replacing
 from emu.host.templates import templates
+
+LEVEL = 9  # of the compression
+
+
+def packed(content: bytes) -> str:
+    """Return compressed content as text, for ``unpack`` of ``templates/unpack.js``."""
+    return base64.b64encode(zlib.compress(content, LEVEL)).decode()
+
+
+def packed_json(data: object) -> str:
+    """Return compressed JSON data; bytes in names that are not text become escapes."""
+    return packed(json.dumps(data, separators=(",", ":")).encode("utf-8", "backslashreplace"))
 
 
 def page(template: str, title: str, about: str, **values: object) -> str:

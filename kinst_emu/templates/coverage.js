@@ -1,15 +1,9 @@
-"use strict";
 const view = {};
 const $ = id => document.getElementById(id);
 function made(tag, text, more = {}) {
   const node = Object.assign(document.createElement(tag), more);
   if (text !== undefined) node.textContent = text;
   return node;
-}
-async function unpack() {
-  const bytes = Uint8Array.from(atob($("data").textContent), c => c.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return JSON.parse(await new Response(stream).text());
 }
 const share = ([some, all]) => all ? some / all : 0;
 const told = ([some, all], what) => `${some} of ${all} ${what}` + (all ? ` (${(100 * some / all).toFixed(1)} %)` : "");
@@ -98,7 +92,7 @@ function route() {
   else overview();
 }
 (async function () {
-  view.data = await unpack(); view.sort = 2; view.line = 0;
+  view.data = await unpackJson("data"); view.sort = 2; view.line = 0;
   view.data.files.forEach(count);
   const sum = part => view.data.files.reduce(([a, b], f) => [a + f[part][0], b + f[part][1]], [0, 0]);
   $("total").textContent = [`${view.data.files.length} files`, told(sum("hit"), "lines executed"),

@@ -1,11 +1,4 @@
-"use strict";
 // The path: what happened at each moment. A moment is the state before one of the instructions.
-async function unpack(id) {
-  const text = atob(document.getElementById(id).textContent);
-  const bytes = Uint8Array.from(text, c => c.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
-}
 class Stream {
   constructor(bytes) { this.bytes = bytes; this.at = 0; }
   get more() { return this.at < this.bytes.length; }

@@ -13,6 +13,7 @@ from emu.machine.machine import Until
 from images import boots
 from images.recordings import played
 from images.shell import with_userland
+from tests.browser import CHROMIUM, Shown
 from tests.conftest import ARCHES, real_kernel
 from tests.kinst_emu.commands.test_commands import run
 
@@ -126,3 +127,25 @@ def test_every_lock_that_witness_sees_is_found(kernel, tmp_path):
              if seen[key] != held[key] and key[0] in ("mutex", "sx", "rw", "lockmgr")}
     assert sum(abs(one - other) for one, other in wrong.values()) <= 2, wrong
     assert sum(seen.values()) > 1000
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_page_has_the_acquisitions_of_the_recording(arch, tmp_path):
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed: apt-get install chromium")
+    recording, file = tmp_path / "cat.rec", tmp_path / "locks.html"
+    kernel = str(real_kernel(arch).path)
+    assert run("kinst", "record", "-k", kernel, "-q", "$ cat /etc/motd", "-o", str(recording)
+               ).returncode == 0
+    wanted = json.loads(run("kinst", "locks", str(recording), "--json").stdout)["locks"]
+    done = run("kinst", "locks", str(recording), "--html", str(file))
+    assert done.returncode == 0, done.stderr
+    with Shown(file, 1280) as shown:
+        shown.wait_for("view.ready")
+        rows = shown.value("view.rows.map(one => [one.name, one.address, one.held, one.waited, "
+                           "one.position, one.where])")
+    assert len(rows) == len(wanted) > 500
+    assert Counter(map(tuple, rows)) == Counter(
+        (f"{one['kind']} {one['name']}".strip(), f"{one['address']:#x}", one["held"],
+         one["waited"], -1 if one["acquired"] is None else one["acquired"], one["where"])
+        for one in wanted)
