@@ -7,20 +7,16 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from dtrace.debug.kernel_types import kernel_types
 from dtrace.flow.code import KernelCode
-from dtrace.flow.lock_events import Holding, LockEvents
 from dtrace.stacks.threads import Threads
-from dwarf.debug_file import debug_file
 from emu.host.atomic_file import replacing
 from emu.host.errors import KinstError
 from emu.host.progress import PROGRESS
-from emu.machine.running_thread import thread_of
-from emu.replay.flow import Head
 from emu.replay.player import Player
 from images.catalog import described
 from images.recordings import from_start
-from kinst_emu.cli.flows import find_window, stack_of
+from kinst_emu.cli.flows import find_window
+from kinst_emu.locks.found import holdings, lock_members
 from kinst_emu.locks.page import page
 from kinst_emu.locks.places import LockPlaces
 from kinst_emu.locks.report import (
@@ -96,20 +92,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _shown(player: Player, arguments: argparse.Namespace) -> int:
     machine = player.machine
-    members = machine.guest.threads.locks
-    if members is None or not machine.guest.boot.shell_prompt:  # a teaching kernel
-        raise KinstError(f"{machine.image.path}: this kernel has no locks that are known")
-    if debug_file(machine.image.file) is None:
-        raise KinstError(f"{machine.image.path}: locks taken in inlined functions can only be "
-                         "found with DWARF debug data; put the matching kernel.debug in its "
-                         "directory")
+    members = lock_members(player)
     with PROGRESS.working("looking for the window"):
         window = _window(player, arguments)
     code = KernelCode(machine.image)
     places = LockPlaces(code, members.functions)
     with PROGRESS.working(
             f"following {window.end.instructions - window.begin.instructions:,} instructions"):
-        found = _holdings(player, code, places, window)
+        found = holdings(player, code, places, window.begin, window.end)
     names = Threads(machine).names({one.thread for one in found} | {
         one.releaser for one in found})
     order = orders(found)
@@ -151,24 +141,6 @@ def _window(player: Player, arguments: argparse.Namespace) -> Window:
         return Window(player.position, end, f"From {arguments.window}")
     from_start(player)
     return Window(player.recording.start.position, player.recording.last, "The whole run")
-
-
-def _holdings(player: Player, code: KernelCode, places: LockPlaces, window: Window
-              ) -> list[Holding]:
-    if player.seek(window.begin) is not None:
-        raise KeyboardInterrupt
-    player.give()
-    machine = player.machine
-    members = machine.guest.threads.locks
-    assert members is not None
-    head = Head(machine.arch.name, machine.image.identity, window.begin, thread_of(machine),
-                stack_of(player))
-    finder = LockEvents(player, code, kernel_types(machine.image), members, places.is_locking,
-                        places.has_lock_code)
-    found = finder.holdings(head, window.end)
-    if player.seek(window.end) is not None:
-        raise KeyboardInterrupt
-    return found
 
 
 def _drawing(found: Sequence[Order]) -> str:

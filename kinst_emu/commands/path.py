@@ -21,9 +21,12 @@ from kinst_emu.api.recording import recording_of
 from kinst_emu.cli.flows import find_window, stack_of
 from kinst_emu.cli.sources import sources_option
 from kinst_emu.cli.sweeps import progress_bar
+from kinst_emu.locks.found import has_locks, holdings, lock_members
+from kinst_emu.locks.places import LockPlaces
+from kinst_emu.locks.report import named
 from kinst_emu.path import against
 from kinst_emu.path.against import Side
-from kinst_emu.path.page import Shown, write
+from kinst_emu.path.page import LockSpan, Shown, write
 from kinst_emu.path.text import lines, to_json
 from kinst_emu.path.window import Window, call_window
 from kinst_emu.runs.recorded_workload import is_recording, played_workload, workload_options
@@ -161,7 +164,8 @@ def _shown(player: Player, arguments: argparse.Namespace, text: SourceText | Non
             window.note, f"Kernel: {described(image)}.",
             "" if scopes is not None else "The kernel has no DWARF debug data, so there are no "
             "variables, inlined functions or source lines.") if note)
-        shown = Shown(path, code, scopes, text, window.title, thread, notes)
+        shown = Shown(path, code, scopes, text, window.title, thread, notes,
+                      _locks(player, code, path))
         with progress_bar(len(set(path.pcs)), "instructions") as advance:
             write(arguments.html, shown, advance)
         return 0
@@ -175,6 +179,21 @@ def _shown(player: Player, arguments: argparse.Namespace, text: SourceText | Non
     for line in lines(path, depth):
         print(line)
     return 0
+
+
+def _locks(player: Player, code: KernelCode, path: ThreadPath) -> tuple[LockSpan, ...] | None:
+    """Return the locks that the path's thread held, or None if they cannot be found."""
+    if not has_locks(player):
+        return None
+    members = lock_members(player)
+    places = LockPlaces(code, members.functions)
+    with PROGRESS.working("following the locks"):
+        found = holdings(player, code, places, path.begin, path.end)
+    return tuple(LockSpan(
+        named(one.lock), one.lock.address, one.shared,
+        -1 if one.position is None else path.moment(one.position),
+        len(path.pcs) if one.released is None else path.moment(one.released),
+        places.text(one.where)) for one in found if one.thread == path.thread)
 
 
 def _walk(player: Player, window: Window, text: SourceText | None) -> None:

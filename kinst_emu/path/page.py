@@ -23,10 +23,29 @@ FAR = 40  # number of lines without code after which a function is taken to have
 
 
 @dataclass(frozen=True)
+class LockSpan:
+    """A lock that the thread of a path held.
+
+    :param name: its kind and name.
+    :param begin: moment of the instruction that acquired it; -1: before the path.
+    :param end: moment of the instruction that released it; the number of instructions: later.
+    :param where: the code that asked for it.
+    """
+
+    name: str
+    address: int
+    shared: bool
+    begin: int
+    end: int
+    where: str
+
+
+@dataclass(frozen=True)
 class Shown:
     """What a page shows.
 
     :param thread: name of the thread.
+    :param locks: the locks that the thread held; None: they are unknown.
     :param notes: sentences for the reader.
     """
 
@@ -37,6 +56,7 @@ class Shown:
     title: str
     thread: str
     notes: tuple[str, ...] = ()
+    locks: tuple[LockSpan, ...] | None = None
 
 
 def write(path: Path, shown: Shown, advance: Callable[[int, int], object]) -> None:
@@ -97,6 +117,9 @@ def data(shown: Shown, table: CodeTable, advance: Callable[[int, int], object]) 
         "source": _source(shown.text, table, files),
         "frames": [[frame.name, frame.how, frame.parent, frame.begin, frame.end, frame.own]
                    for frame in path.frames],
+        "locks": None if shown.locks is None else [
+            [one.name, f"{one.address:x}", one.shared, one.begin, one.end, one.where]
+            for one in shown.locks],
         "scopes": scopes, "variablePlaces": places, "types": types,
         "mapped": [[f"{virtual:x}", pages[physical]] for virtual, physical in path.mapped.items()],
         "outside": [[pages[address & -4096], address % 4096, size]

@@ -305,6 +305,7 @@ class View {
       button.addEventListener("click", () => { this.selected = i; this.renderValues(); });
       return element("li", {}, button);
     }));
+    this.renderLocks();
     const view = views[this.selected], made = [];
     if (!view || view.before) made.push(element("p", {textContent: "The values of this function are not in the page: it was entered before the path begins, or interrupted to its end."}));
     else {
@@ -332,6 +333,22 @@ class View {
       return element("div", {className: "line"}, element("code", {textContent: name}), button);
     }));
   }
+  // The locks that the thread holds, the oldest first.
+  renderLocks() {
+    const path = this.path, held = (path.locks || []).filter(lock => lock.begin < this.t && this.t <= lock.end);
+    $("held").hidden = !path.locks;
+    $("locks").replaceChildren(...(held.length ? held.map(lock => element("li", {}, ...this.lockParts(lock))) : [element("li", {textContent: "none"})]));
+  }
+  lockParts(lock) {
+    const path = this.path, jump = (text, t) => {
+      const button = element("button", {type: "button", textContent: text});
+      button.addEventListener("click", () => this.go(t));
+      return button;
+    };
+    return [`${lock.name} ${hex(lock.address)}${lock.shared ? " shared" : ""}, `,
+      lock.begin < 0 ? "since before the path" : jump(`since moment ${lock.begin}: ${lock.where}`, lock.begin), ", ",
+      lock.end >= path.count ? "to the end" : jump(`to moment ${lock.end}`, lock.end)];
+  }
   line(name, type, value, key, depth, view) {
     const path = this.path, rows = [], row = element("div", {className: "line"});
     row.style.paddingLeft = depth + "rem";
@@ -351,7 +368,8 @@ class View {
     } else row.append(element("span", {className: "gap"}));
     const text = show(path, type, value.bytes, this.t);
     const button = element("button", {type: "button", textContent: text, className: value.source && value.source.address !== undefined ? (value.use ? "used" : "unused") : ""});
-    button.addEventListener("click", () => this.explain(name, value.source, view.moment));
+    const target = kind === "p" && !isNull ? number(value.bytes) : value.source && value.source.address;
+    button.addEventListener("click", () => this.explain(name, value.source, view.moment, target));
     row.append(element("code", {textContent: name, title: declared}), button);
     rows.push(row);
     if (isOpen) for (const [part, partType, partValue] of parts(path, type, value.bytes, value.source, this.t)) {
@@ -363,7 +381,7 @@ class View {
     return rows;
   }
   // Where a value was made, and who uses it next.
-  explain(name, source, moment) {
+  explain(name, source, moment, target) {
     const path = this.path, box = $("origin"), made = [element("p", {}, element("strong", {textContent: name}))];
     const link = (text, t) => {
       const button = element("button", {type: "button", textContent: `moment ${t}: ${this.instruction(path.pc(t))} ${path.lineText(path.lineAt[t])}`});
@@ -389,6 +407,8 @@ class View {
       else link("Stored by", Math.max(0, at - 1));
       if (read < 0) say("Not read again on the path."); else link("Next read by", read);
     }
+    for (const lock of path.locks || []) if (target !== undefined && lock.address === target)
+      made.push(element("p", {}, "Held: ", ...this.lockParts(lock)));
     const close = element("button", {type: "button", textContent: "Close"});
     close.addEventListener("click", () => { box.hidden = true; });
     box.replaceChildren(...made, close); box.hidden = false;

@@ -10,6 +10,7 @@ import pytest
 from images.recordings import played
 from tests.browser import CHROMIUM, Shown
 from tests.conftest import ARCHES, real_kernel
+from tests.kinst_emu.commands.test_commands import run
 from tests.path_page import Counts, compare
 
 MOMENTS = 50
@@ -66,3 +67,28 @@ def test_two_calls_part_where_the_file_system_finds_the_name(arch):
     calls = {(call["match"], call["name"]) for call in found["calls"]}
     assert {("different", "namei"), ("first", "ufs_mkdir")} <= calls
     assert not any(match == "second" and name == "ufs_mkdir" for match, name in calls)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: apt-get install chromium")
+def test_the_page_has_the_locks_that_the_thread_holds(recording, tmp_path):
+    page = tmp_path / "open.html"
+    assert path(str(recording), "--of", "open", "--html", str(page)).returncode == 0
+    done = run("kinst", "locks", str(recording), "--of", "open", "--json")
+    wanted = {(f"{one['kind']} {one['name']}".strip(), f"{one['address']:x}", one["acquired"],
+               one["where"]) for one in json.loads(done.stdout)["locks"]
+              if one["thread_name"] == "cat"}
+    with Shown(page, 1280) as shown:
+        shown.wait_for("window.view")
+        locks = shown.value("""view.path.locks.map(one => [one.name, one.address.toString(16),
+          one.begin < 0 ? null : view.path.position(one.begin), one.where])""")
+        assert set(map(tuple, locks)) == wanted and len(wanted) > 20
+        for number in random.Random(58).sample(range(len(locks)), 10):
+            begin, end = shown.value(f"[view.path.locks[{number}].begin, view.path.locks[{number}"
+                                     "].end]")
+            for moment, held in ((begin, False), (begin + 1, True), (end, True), (end + 1, False)):
+                if not 0 <= moment < shown.value("view.path.count"):
+                    continue
+                shown.value(f"view.go({moment})")
+                shown.value("view.render()")
+                text = shown.value("document.getElementById('locks').innerText")
+                assert (f"moment {begin}:" in text) == held, (number, moment, text)
