@@ -24,11 +24,12 @@ from kinst_emu.cli.sweeps import progress_bar
 from kinst_emu.locks.found import has_locks, holdings, lock_members
 from kinst_emu.locks.places import LockPlaces
 from kinst_emu.locks.report import named
-from kinst_emu.path import against
+from kinst_emu.path import against, against_page
 from kinst_emu.path.against import Side
 from kinst_emu.path.page import LockSpan, Shown, write
 from kinst_emu.path.text import lines, to_json
 from kinst_emu.path.window import Window, call_window
+from kinst_emu.report.page_file import write_page
 from kinst_emu.runs.recorded_workload import is_recording, played_workload, workload_options
 from kinst_emu.terminal.terminal import check_writable, draws, parse_count
 from kinst_emu.why.explainer import Explainer
@@ -39,6 +40,7 @@ EXAMPLES = (
     "kinst path mkdir.rec --of 'namei#3' --depth 2",
     "kinst path mkdir.rec --of mkdir --walk --sources /usr/src",
     "kinst path -k kernel '$ mkdir /a' --of mkdir --against '$ mkdir /etc'",
+    "kinst path mkdir.rec --of mkdir --against '$ mkdir /etc' --html both.html",
     "kinst path mkdir.rec --window fbt::malloc:entry#5:fbt::malloc:return#1 --html malloc.html",
 )
 
@@ -57,8 +59,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="show what the running thread does between two positions, as for "
                         "kinst replay --trace-insns (default: off)")
     parser.add_argument("--html", type=Path, metavar="FILE",
-                        help="write a page in which to walk through the path (default: print the "
-                        "functions)")
+                        help="write a page in which to walk through the path, or with --against "
+                        "a page with both (default: print the functions)")
     parser.add_argument("--walk", action="store_true",
                         help="walk through the path in the terminal (default: print the functions)")
     parser.add_argument("--depth", metavar="N",
@@ -106,9 +108,8 @@ def _second(arguments: argparse.Namespace) -> argparse.Namespace | None:
     """Return the options of the second path, or None if there is no comparison."""
     if arguments.against is None and arguments.against_of is None and not arguments.against_set:
         return None
-    for name, given in (("--html", arguments.html is not None), ("--walk", arguments.walk)):
-        if given:
-            raise KinstError(f"{name}: cannot be used with --against; show each path alone")
+    if arguments.walk:
+        raise KinstError("--walk: cannot be used with --against; walk through each path alone")
     if arguments.against_of is not None and arguments.of is None:
         raise KinstError("--against-of: works only with --of")
     changed = {"what": arguments.against or arguments.what, "output": None,
@@ -135,6 +136,11 @@ def _compared(players: tuple[Player, Player], options: tuple[argparse.Namespace,
     both = sides[0], sides[1]
     with PROGRESS.working("comparing the paths"):
         comparison = compare(both[0].path, both[1].path)
+    if options[0].html is not None:
+        with PROGRESS.working("looking for the branches at which they part"):
+            content = against_page.page(both, comparison, text)
+        write_page(options[0].html, content, "kinst")
+        return 0
     if options[0].json:
         print(json.dumps(against.to_json(both, comparison)))
         return 0

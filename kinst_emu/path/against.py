@@ -104,7 +104,7 @@ def lines(sides: tuple[Side, Side], comparison: Comparison, depth: int | None) -
     if left:
         yield f"{left} more calls part there or elsewhere; --json lists their functions"
     yield f"{'- ns':>12} {'+ ns':>12}"
-    for call, count in _grouped(comparison.calls, depth):
+    for call, count in grouped(comparison.calls, depth):
         times = [side.time(frame) for side, frame in zip(sides, call.frames, strict=True)]
         shown = ["" if one is None else str(one) for one in times]
         more = f" x{count}" if count > 1 else ""
@@ -114,19 +114,25 @@ def lines(sides: tuple[Side, Side], comparison: Comparison, depth: int | None) -
 
 def _parted_lines(number: int, place: Parted) -> Iterator[str]:
     branch = place.branch[0] or place.branch[1]
-    where = "" if branch is None else f" {_line(branch.branch)}"
+    where = "" if branch is None else f" {line_text(branch.branch)}"
     yield f"{number}. {place.function} parts{where}"
     if branch is not None and branch.branch.source:
         yield f"       {branch.branch.source}"
-    differing = _differing(*place.branch)
-    for mark, reason, to in zip("-+", place.branch, place.to, strict=True):
-        values = [] if reason is None else [
-            compared_text(one) for one in reason.compared
-            if not one.constant and (not differing or one.text in differing)]
-        goes = RETURNS if to is None else f"goes on {_line(to)}"
-        yield f"   {mark} {', '.join([*dict.fromkeys(values), goes])}"
+    for mark, values, to in zip("-+", values_of(place), place.to, strict=True):
+        goes = RETURNS if to is None else f"goes on {line_text(to)}"
+        yield f"   {mark} {', '.join([*values, goes])}"
         if to is not None and to.source:
             yield f"       {to.source}"
+
+
+def values_of(place: Parted) -> tuple[list[str], list[str]]:
+    """Return the values that the branch of each path compared; those that differ, if any do."""
+    differing = _differing(*place.branch)
+    first, second = ([] if reason is None else list(dict.fromkeys(
+        compared_text(one) for one in reason.compared
+        if not one.constant and (not differing or one.text in differing)))
+        for reason in place.branch)
+    return first, second
 
 
 def _differing(one: Reason | None, other: Reason | None) -> set[str]:
@@ -137,13 +143,14 @@ def _differing(one: Reason | None, other: Reason | None) -> set[str]:
             if a.text == b.text and a.value != b.value}
 
 
-def _line(place: Place) -> str:
+def line_text(place: Place) -> str:
+    """Return where an instruction is, as ``at FILE:LINE (FUNCTION)``."""
     if not place.line and not place.after:
         return f"at {place.where}"
     return f"{f'at {place.line}' if place.line else f'after {place.after}'} ({place.function})"
 
 
-def _grouped(calls: Sequence[MatchedCall], depth: int | None) -> Iterator[tuple[MatchedCall, int]]:
+def grouped(calls: Sequence[MatchedCall], depth: int | None) -> Iterator[tuple[MatchedCall, int]]:
     """Yield the calls, and how many consecutive calls look like them; only the same are joined."""
     shown = [call for call in calls if depth is None or call.depth <= depth]
     at = 0

@@ -87,19 +87,20 @@ def _events(answer: Answer, text: SourceText | None) -> Iterator[Event]:
     rows = [_decided(reason, text) for reason in answer.reasons]
     if answer.made is not None:
         rows.append(Event(HOW.get(answer.how, answer.how) if answer.how else answer.question,
-                          answer.made, "", (), _source(answer.made, text)))
-    rows += [Event("passed on" if answer.how else "called", place, "", (), _source(place, text))
-             for place in answer.through]
+                          answer.made, "", (), source_around(answer.made, text)))
+    rows += [Event("passed on" if answer.how else "called", place, "", (),
+                   source_around(place, text)) for place in answer.through]
     yield from sorted(rows, key=lambda row: row.place.count)
 
 
 def _decided(reason: Reason, text: SourceText | None) -> Event:
     return Event("decided", reason.test, taken_text(reason).removeprefix("; ").strip(),
                  tuple((one.name or one.text, "unknown" if one.value is None else number(one.value))
-                       for one in once(reason.compared)), _source(reason.test, text))
+                       for one in once(reason.compared)), source_around(reason.test, text))
 
 
-def _source(place: Place, text: SourceText | None) -> tuple[tuple[int, str, bool], ...]:
+def source_around(place: Place, text: SourceText | None) -> tuple[tuple[int, str, bool], ...]:
+    """Return (line number, text, whether it is the line) of the lines around a place, if known."""
     path, colon, digits = (place.line or place.after).rpartition(":")
     if text is None or not colon or not digits.isdecimal():
         return ()

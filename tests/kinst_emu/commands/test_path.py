@@ -129,8 +129,8 @@ def test_a_changed_variable_is_compared_with_the_run_without_the_change():
     (("--of", "strtoul", "--against", "nowhere.rec"), "give a kernel with -k"),
     (("--of", "strtoul", "--against-set", "ticks=1"), "--against-set: "),
     (("--of", "strtoul", "--against-of", "strtoul#9"), "it is called only 2 times"),
-    (("--of", "strtoul", "--against-of", "strtoul#2", "--html", "p.html"),
-     "--html: cannot be used with --against"),
+    (("--of", "strtoul", "--against-of", "strtoul#2", "--walk"),
+     "--walk: cannot be used with --against"),
 ])
 def test_what_cannot_be_compared_is_one_line(recordings, words, says):
     refused(run("kinst", "path", str(recordings["amd64"]), *words), says)
