@@ -414,23 +414,29 @@ class Conditions:
         return int.from_bytes(content, "little")
 
     def _name(self, window: Window, index: int, register: str) -> Named:
-        """Return the variable, member or call whose value a register holds."""
+        """Return the variable, member or call whose value, or bits of it, a register holds."""
+        masks = ""
         for _ in range(MAX_STEPS):
             variable = self._variable(window.pcs[index], register)
             if variable is not None:
-                return variable.name, size_of(variable.type)
+                return _masked((variable.name, size_of(variable.type)), masks)
             writer = self._writer(window, index, register)
             if isinstance(writer, str):
-                return writer, 0
+                return _masked((writer, 0), masks)
             if writer is None:
                 return UNNAMED
             code, pc = self._code.instruction(window.pcs[writer]), window.pcs[writer]
-            effect = self._effects(code)
+            effect, operands = self._effects(code), self._operands(code, pc)
             index = writer
             if register in effect.loads:
-                operand = next((one for one in self._operands(code, pc).operands if one.memory),
-                               None)
-                return UNNAMED if operand is None else self._memory_name(window, writer, operand)
+                operand = next((one for one in operands.operands if one.memory), None)
+                return UNNAMED if operand is None else _masked(
+                    self._memory_name(window, writer, operand), masks)
+            if operands.ands and len(operands.operands) > 1:
+                source, mask = operands.operands[-2:]
+                if mask.constant is not None and source.register:
+                    masks, register = f" & {mask.constant:#x}{masks}", source.register
+                    continue
             sources = effect.copies.get(register, ())
             if len(sources) != 1:
                 return UNNAMED
@@ -542,6 +548,11 @@ class Conditions:
                 return None
             (register,) = sources
         return None
+
+
+def _masked(name: Named, masks: str) -> Named:
+    """Return the name of the bits of a value that are left after AND with constants."""
+    return (name[0] + masks, 0) if masks and name[0] else name
 
 
 def _memory_text(operand: Operand) -> str:

@@ -26,7 +26,8 @@ def operands(code: bytes, address: int) -> Operands:
         constant = len(found) == 2 and bool(found[0].register) and (
             found[1].constant is not None if insn.mnemonic in LOADS
             else insn.mnemonic == CLEARS and found[0] == found[1])
-        return Operands(found, FLAGS in written, FLAGS in read, constant)
+        return Operands(found, FLAGS in written, FLAGS in read, constant,
+                        insn.mnemonic == "and")
     return Operands()
 
 

@@ -28,7 +28,7 @@ def operands(code: bytes, address: int) -> Operands:
         found = tuple(one for one in rows if one is not None)
         constant = insn.mnemonic in LOADS and len(found) == 2 and found[1].constant is not None
         return Operands(found, bool(insn.update_flags), insn.mnemonic.startswith(CONDITIONAL),
-                        constant)
+                        constant, insn.mnemonic in ("and", "ands"))
     return Operands()
 
 

@@ -43,12 +43,14 @@ class Operands:
     :param sets_flags: whether the instruction changes the condition flags.
     :param reads_flags: whether its effect depends on the condition flags.
     :param loads_constant: whether it does nothing but load a constant into a register.
+    :param ands: whether it writes the bitwise AND of its last two operands to a register.
     """
 
     operands: tuple[Operand, ...] = ()
     sets_flags: bool = False
     reads_flags: bool = False
     loads_constant: bool = False
+    ands: bool = False
 
 
 # Architecture name -> function that decodes (code, address) of one instruction

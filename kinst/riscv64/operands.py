@@ -38,7 +38,8 @@ def operands(code: bytes, address: int) -> Operands:
             found = [data, Operand(COMPRESSED[insn.mnemonic], base=base.register,
                                    offset=offset.constant or 0)]
         added = name == "addi" and len(found) == 3 and found[1].constant == 0  # ADDI from zero
-        return Operands(tuple(found), loads_constant=added or name in ("li", "lui"))
+        return Operands(tuple(found), loads_constant=added or name in ("li", "lui"),
+                        ands=name in ("and", "andi"))
     return Operands()
 
 

@@ -57,6 +57,8 @@ def test_the_longest_sleep_is_that_of_the_reader_and_the_writer_wakes_it(recorde
     assert names(answer["waker"])[0] == "pipe_write" and sleep["wake"]["thread"] == "sleeps"
     # if (wpipe->pipe_state & PIPE_WANTR)
     assert any(line.endswith("sys_pipe.c:1370") for line in branches(answer["waking"]))
+    assert any("wpipe->pipe_state" in one["name"] for reason in answer["waking"]["reasons"]
+               for one in reason["compared"])
     assert not answer["interrupted"]
 
 

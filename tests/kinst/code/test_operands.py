@@ -93,3 +93,12 @@ def test_invalid_code_has_no_operands(arch):
     "cmp w0, #6", "cmp w0, w1", "cmn x0, #1", "tst w0, #4", "cmp x0, x1, lsl #2"])
 def test_a_comparison_writes_no_register_on_arm64(text):
     assert not EFFECTS["arm64"](assembled("arm64", text)).writes
+
+
+@pytest.mark.parametrize(("arch", "code", "ands"), [
+    ("amd64", "83e008", True), ("amd64", "2408", True), ("amd64", "83c808", False),
+    ("arm64", "08011d12", True), ("arm64", "08011d72", True), ("arm64", "08011d32", False),
+    ("riscv64", "93f58500", True), ("riscv64", "a189", True), ("riscv64", "93e58500", False)])
+def test_the_bitwise_and_with_a_constant_is_recognized(arch, code, ands):
+    found = OPERANDS[arch](bytes.fromhex(code), 0x1000)
+    assert found.ands == ands and found.operands[-1].constant is not None
