@@ -39,6 +39,7 @@ UNNAMED: Named = ("", 0)
 # Transfers that enter a function; the last two are tail calls.
 CALLS = (Transfer.CALL, Transfer.JUMP, Transfer.INDIRECT)
 
+
 @dataclass(frozen=True)
 class Compared:
     """A value that a branch compared.

@@ -14,6 +14,7 @@ from emu.replay.inputs import Position
 from emu.replay.player import Player
 
 MAX_SLEEPS = 200_000  # maximum number of sleeps in a recording
+MAX_STOPS = 2_000_000  # maximum number of times that threads sleep, wake others and go on
 MAX_FRAMES = 24  # maximum number of frames of a stack
 MAX_TEXT = 64
 Frames = tuple[tuple[int, bool], ...]
@@ -67,7 +68,7 @@ class Sleeps:
         self._player, machine = player, player.machine
         self._machine = machine
         guest = machine.guest.threads
-        if guest.sleeps is None or guest.waits is None:
+        if guest.sleeps is None or guest.waits is None or not machine.guest.boot.shell_prompt:
             raise KinstError(f"{machine.image.path}: the threads of this kernel do not sleep")
         self._sleeps, self._waits = guest.sleeps, guest.waits
         self._threads, self._stacks = Threads(machine), Stacks(machine)
@@ -87,7 +88,8 @@ class Sleeps:
     def all(self) -> Iterator[Sleep]:
         """Yield the sleeps from the player's position on, in the order in which they end."""
         player, machine = self._player, self._machine
-        for _ in range(MAX_SLEEPS):
+        begun = 0
+        for _ in range(MAX_STOPS):
             backs = {back for _sleep, back, _sp in self._open.values()}
             stop = player.run(Until(addresses=sorted({self._leaves, *self._ready, *backs})))
             if stop is None:
@@ -97,6 +99,9 @@ class Sleeps:
                 raise KeyboardInterrupt
             pc = machine.pc
             if pc == self._leaves:
+                begun += 1
+                if begun > MAX_SLEEPS:
+                    break
                 self._begin()
             elif pc in self._ready:
                 self._made_ready()
@@ -105,7 +110,8 @@ class Sleeps:
                 if ended is not None:
                     yield ended
         raise KinstError(f"{player.recording.path}: threads stop running more than {MAX_SLEEPS} "
-                         "times; choose a shorter recording")
+                         f"times, or wake others more than {MAX_STOPS} times; choose a shorter "
+                         "recording")
 
     def _frames(self) -> Frames:
         return tuple(self._stacks.addresses(self._machine.read_register, MAX_FRAMES))
@@ -115,13 +121,16 @@ class Sleeps:
         address = thread_of(machine)
         thread = self._threads.at(address)
         number = machine.read_register(arch.arguments[0]) & self._sleeps.mask
-        reason = self._sleeps.reasons.get(number, f"stopped running (reason {number})")
+        reason = self._sleeps.reasons.get(number)
+        known, reason = reason is not None, reason or f"stopped running (reason {number})"
         channel, message, asleep = 0, "", False
         structure_ = CStruct(self._kind, address, machine)
         try:
             channel = int(structure_[self._sleeps.channel])
             blocked = int(structure_[self._waits.blocked])
-            if channel:
+            if known:  # it was about to sleep, perhaps, but stopped running for another reason
+                channel = 0
+            elif channel:
                 message, asleep = self._text(int(structure_[self._waits.message])), True
                 reason = f"slept ({message})" if message else "slept"
             elif blocked:

@@ -1,5 +1,6 @@
 """Steps through code by source lines and functions, forward and backward, as in gdb."""
 
+import bisect
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from dtrace.stacks.source_frames import SourceFrame, SourceFrames
 from emu.elf.symbols import Symbol
 from emu.gdb.target import PlayedTarget, Poll, StopEvent, Target, Why
 from emu.host.errors import KinstError
+from kinst.code.transfer import Transfer, ending
+from kinst.relocation.trap import TRAPS
 
 MAX_STEPS = 100_000  # maximum number of instructions that ``step`` executes
 UNKNOWN = "?"  # line of code that the compiler attributes to no line
@@ -54,6 +57,7 @@ class _Function:
     def __init__(self, parts: Sequence[ControlFlow]) -> None:
         self._after: dict[int, tuple[int, ...]] = {}
         self._before: dict[int, list[int]] = {}
+        self._sorted: list[int] | None = None
         for part in parts:
             others = tuple(start for other in parts if other is not part for start in other.blocks)
             for block in part.blocks.values():
@@ -65,10 +69,12 @@ class _Function:
             for to in following:
                 self._before.setdefault(to, []).append(address)
 
-    @property
-    def addresses(self) -> Iterable[int]:
-        """Addresses of the instructions."""
-        return self._after
+    def containing(self, address: int) -> int:
+        """Return the address of the instruction that contains an address."""
+        if self._sorted is None:
+            self._sorted = sorted(self._after)
+        at = bisect.bisect_right(self._sorted, address) - 1
+        return self._sorted[at] if at >= 0 else address
 
     def after(self, address: int) -> Iterable[int]:
         """Return the instructions that may be executed after an instruction."""
@@ -128,8 +134,8 @@ class LineSteps:
         """
         symbols = list(self._symbols(pc))
         if not symbols:
-            raise KinstError(f"{self._machine.image.symbols.where(pc)} is not in a function of the "
-                             "kernel: step by instructions here")
+            raise KinstError(f"{pc:#x} is not in a C function of the kernel: step by instructions "
+                             "here, or go to another place")
         first = symbols[0].address
         found = self._functions.get(first)
         if found is None:
@@ -207,56 +213,95 @@ class LineSteps:
 
     # -- forward ----------------------------------------------------------------------------------
 
+    def _check_lines(self) -> None:
+        if self._index is None:
+            raise KinstError(f"{self._machine.image.path}: the kernel has no debug data, so its "
+                             "lines are unknown: step by instructions")
+
     def next(self, poll: Poll) -> StopEvent:
-        """Run to the next line of the current function, over calls, or to its caller."""
+        """Run to the next line of the current function, over calls, or to its caller.
+
+        :raises KinstError: if lines are unknown here.
+        """
+        self._check_lines()
         pc = self._machine.pc
         here = self.mark(pc)
         stops = self._first(pc, self._function(pc).after, lambda mark: not _leaves(mark, here))
         return self._run(stops, self._activation(), poll, self._target.go)
 
     def step(self, poll: Poll) -> StopEvent:
-        """Run to the next line, also if it is in a function that is called."""
-        here = self.mark(self._machine.pc)
+        """Run to the next line, also if it is in a function that is called.
+
+        Exceptions, interrupts and other CPUs in between do not stop it; it stops where the kernel
+        returns to a program.
+
+        :raises KinstError: if lines are unknown here, or none is reached; a recording is then where
+            it was.
+        """
+        self._check_lines()
+        machine = self._machine
+        here, back = self.mark(machine.pc), self._position()
         for number in range(MAX_STEPS):
+            pc, sp = machine.pc, machine.sp
             event = self._target.step()
-            mark = self.mark(self._machine.pc)
-            if event.why is not Why.STEP or (mark.line != UNKNOWN and mark != here):
+            if event.why is Why.STEP and not self._continues(pc, machine.pc):
+                event = self._resumed({pc, pc + len(self._code.instruction(pc))}, sp, poll)
+                if event.why is not Why.BREAKPOINT:
+                    return event
+            elif event.why is not Why.STEP or not machine.image.holds_code(machine.pc):
                 return event
+            mark = self.mark(machine.pc)
+            if mark.line != UNKNOWN and mark != here:
+                return StopEvent(Why.STEP)
             if number % 100 == 99 and poll():
                 return StopEvent(Why.INTERRUPTED)
+        back()
         raise KinstError(f"no other source line was reached within {MAX_STEPS} instructions")
 
-    def visit(self, poll: Poll) -> StopEvent:
-        """Run to the next time that the current line begins, in any call of the function."""
-        begins = self._line_begins()
-        event = self.step(poll)
-        if event.why is not Why.STEP or self._machine.pc in begins:
-            return event
-        return self._run(begins, None, poll, self._target.go)
+    def _position(self) -> Callable[[], None]:
+        """Return a callback that moves a recording back to where it is now."""
+        target = self._target
+        if not isinstance(target, PlayedTarget):
+            return lambda: None
+        here = target.player.position
+        return lambda: target.seek(here)
+
+    def _continues(self, pc: int, following: int) -> bool:
+        """Return whether an instruction leads to another one, without an exception in between."""
+        code = self._code.instruction(pc)
+        if not code:
+            return True
+        end = ending(TRAPS[self._code.arch.name], code, pc)
+        if end.transfer in (Transfer.NONE, Transfer.BRANCH, Transfer.JUMP):
+            return following == end.target or (
+                following == end.after and end.transfer is not Transfer.JUMP)
+        return True
+
+    def _resumed(self, addresses: set[int], sp: int, poll: Poll) -> StopEvent:
+        """Run until code that was interrupted goes on.
+
+        :param sp: stack pointer of the code.
+        """
+        with self._breaking(addresses):
+            while True:
+                event = self._target.go(poll)
+                if event.why is not Why.BREAKPOINT or self._machine.sp == sp:
+                    return event
 
     def reach(self, addresses: Collection[int], back: bool, poll: Poll) -> StopEvent:
         """Run to the next execution of one of the instructions, or back to the last one."""
         return self._run(addresses, None, poll, self._played().back if back else self._target.go)
 
-    def _line_begins(self) -> set[int]:
-        """Return the instructions with which the current line may begin."""
-        pc = self._machine.pc
-        here, function = self.mark(pc), self._function(pc)
-        found = set[int]()
-        for address in function.addresses:
-            before = list(function.before(address))
-            if self.mark(address) == here and (
-                    not before or any(self.mark(one) != here for one in before)):
-                found.add(address)
-        return found
-
     def finish(self, frame: SourceFrame, poll: Poll) -> StopEvent:
-        """Run until a function on the stack has returned to its caller."""
+        """Run until a function on the stack has returned to its caller.
+
+        :raises KinstError: if its caller is unknown.
+        """
         activation = self._activation(frame.frame)
         stops = set[int]()
         if frame.copy is not None and frame.inlined:
-            number = frame.copy.number
-            stops = self._first(frame.pc, self._function(frame.pc).after,
+            number, function = frame.copy.number, self._function(frame.code)
+            stops = self._first(function.containing(frame.code), function.after,
                                 lambda mark: number in mark.copies)
         if activation is None and not stops:
             raise KinstError(f"cannot finish {frame.function}: its caller is unknown")
@@ -270,11 +315,12 @@ class LineSteps:
         From a function's first instruction, go back to its call.
         """
         target, machine = self._played(), self._machine
+        self._check_lines()
         pc = machine.pc
-        entry = self._entry(pc)
+        function, entry = self._function(pc), self._entry(pc)
         if pc == entry:
             return target.back_step()
-        here, function, activation = self.mark(pc), self._function(pc), self._activation()
+        here, activation = self.mark(pc), self._activation()
 
         def is_own(mark: Mark) -> bool:
             return mark.line != UNKNOWN and (mark.copies == here.copies or _leaves(mark, here))
@@ -294,22 +340,6 @@ class LineSteps:
             return self._run(stops, activation, poll, target.go)
         target.seek(there)
         return event if event.why is Why.INTERRUPTED else StopEvent(Why.BREAKPOINT)
-
-    def back_visit(self, poll: Poll) -> StopEvent:
-        """Go back to the last time that the current line began, in any call of the function."""
-        target, begins = self._played(), self._line_begins()
-        while True:
-            event = self._run(begins, None, poll, target.back)
-            if event.why is not Why.BREAKPOINT:
-                return event
-            there = target.player.position
-            before = self._run_before(self.mark(self._machine.pc), poll)
-            if before is None:
-                target.seek(there)
-                return StopEvent(Why.INTERRUPTED)
-            target.seek(before)
-            if self._machine.pc in begins:
-                return event
 
     def _run_before(self, mark: Mark, poll: Poll) -> int | None:
         """Return where the uninterrupted run of instructions with a mark begins before now.
@@ -338,8 +368,12 @@ class LineSteps:
             at = window.begin
 
     def back_step(self, poll: Poll) -> StopEvent:
-        """Go back to the beginning of the current line, or else of the line executed before."""
+        """Go back to the beginning of the current line, or else of the line executed before.
+
+        That may be a line of an exception handler, or of another CPU.
+        """
         target = self._played()
+        self._check_lines()
         here, last = target.player.position, None
         for number, (pc, count) in enumerate(self._pcs_before(target.count)):
             mark = self.mark(pc)
@@ -363,13 +397,13 @@ class LineSteps:
     def back_finish(self, frame: SourceFrame, poll: Poll) -> StopEvent:
         """Go back to the call of a function on the stack."""
         target = self._played()
-        entry, activation = self._entry(frame.pc), self._activation(frame.frame)
+        entry, activation = self._entry(frame.code), self._activation(frame.frame)
         if activation is None:
             raise KinstError(f"cannot go back to the call of {frame.function}: its caller is "
                              "unknown")
         if frame.copy is not None and frame.inlined:
-            number = frame.copy.number
-            stops = self._first(frame.pc, self._function(frame.pc).before,
+            number, function = frame.copy.number, self._function(frame.code)
+            stops = self._first(function.containing(frame.code), function.before,
                                 lambda mark: number in mark.copies)
             return self._run(stops | {entry}, activation, poll, target.back)
         if self._machine.pc != entry or frame.frame:

@@ -48,6 +48,9 @@ class Variables(Mapping[str, Value]):
             raise DebugDataError(f"{name}: {local.reason}")
         return local.value
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._named  # also if its value is unknown
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._named)
 
@@ -92,6 +95,8 @@ class SourceFrame:
         unknown.
     :param frame: index of the stack frame; inlined functions share that of the function around
         them.
+    :param pc: the next instruction, or the address to which the call in progress returns.
+    :param is_return: whether it is a return address.
     """
 
     number: int
@@ -100,6 +105,12 @@ class SourceFrame:
     line: str
     frame: int
     pc: int
+    is_return: bool = False
+
+    @property
+    def code(self) -> int:
+        """An address in the next instruction, or in the call in progress."""
+        return self.pc - self.is_return
 
     @property
     def inlined(self) -> bool:
@@ -138,14 +149,21 @@ class SourceFrames:
             line = self.sources.line(at)
             copies = self._index.stack(at) if self._index is not None else []
             if not copies:
-                found.append(SourceFrame(len(found), self._image.symbols.where(frame.pc), None,
-                                         "" if line == "?" else line, index, frame.pc))
+                found.append(SourceFrame(len(found), self._where(at, frame.pc), None,
+                                         "" if line == "?" else line, index, frame.pc,
+                                         frame.is_return))
             for copy in copies:
                 found.append(SourceFrame(len(found), copy.name, copy, "" if line == "?" else line,
-                                         index, frame.pc))
+                                         index, frame.pc, frame.is_return))
                 if copy.inlined and self._index is not None:
                     line = self.sources.call(self._index, copy) if copy.call_line else ""
         return found
+
+    def _where(self, code: int, pc: int) -> str:
+        """Return ``function+offset`` of an address, also in assembly without a function's size."""
+        symbols = self._image.symbols
+        symbol = symbols.function_at(code) or symbols.label_at(code)
+        return symbols.where(pc) if symbol is None else f"{symbol.name}+{pc - symbol.address:#x}"
 
     def variables(self, stack: Sequence[StackFrame], frame: SourceFrame) -> Variables:
         """Return the parameters and local variables of a function on the stack, as of now."""

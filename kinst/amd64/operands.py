@@ -12,6 +12,9 @@ from kinst.code.operands import Operand, Operands
 MASK = (1 << 64) - 1
 FLAGS = x86.X86_REG_EFLAGS
 SECOND_BYTES = ("ah", "bh", "ch", "dh")
+# Instructions that write the flags although Capstone does not say so
+SETS_FLAGS = ("cmpxchg", "xadd", "verr", "verw", "lar", "lsl")
+EXCHANGE = "cmpxchg"  # compares memory or a register with RAX
 LOADS, CLEARS = ("mov", "movabs"), "xor"  # mnemonics that load a constant
 
 
@@ -26,8 +29,11 @@ def operands(code: bytes, address: int) -> Operands:
         constant = len(found) == 2 and bool(found[0].register) and (
             found[1].constant is not None if insn.mnemonic in LOADS
             else insn.mnemonic == CLEARS and found[0] == found[1])
-        return Operands(found, FLAGS in written, FLAGS in read, constant,
-                        insn.mnemonic == "and")
+        name = insn.mnemonic.rpartition(" ")[2]  # without LOCK and other prefixes
+        if name == EXCHANGE:
+            found = found[0], Operand(found[0].size, "rax")
+        return Operands(found, FLAGS in written or name in SETS_FLAGS, FLAGS in read, constant,
+                        name == "and")
     return Operands()
 
 

@@ -6,15 +6,24 @@ from pathlib import Path
 
 from dtrace.calls.positions import reached_at
 from dtrace.debug.source_text import SourceText
+from dtrace.descriptions.code_places import code_places
 from dtrace.stacks.line_steps import LineSteps
 from dtrace.stacks.locals import Local
 from dtrace.stacks.shown_locals import text_of
 from dtrace.stacks.source_frames import SourceFrame, SourceFrames
 from dtrace.stacks.stack import StackFrame
 from dwarf.locations import Location, Register
-from dwarf.types import Procedure, Void, size_of, strip
+from dwarf.types import Array, Procedure, Structure, Void, declare, size_of, strip
 from dwarf.values import Value, from_bits
-from emu.gdb.target import LiveTarget, PlayedTarget, Poll, StopEvent, Target, Why
+from emu.gdb.target import (
+    Interrupted,
+    LiveTarget,
+    PlayedTarget,
+    Poll,
+    StopEvent,
+    Target,
+    Why,
+)
 from emu.host.errors import KinstError
 from emu.machine.call import DEFAULT_LIMIT
 from emu.unicorn.machine import UnicornMachine
@@ -114,7 +123,10 @@ class Walk:
         return self.machine.turn
 
     def __repr__(self) -> str:
-        return f"<walk at {self.frame!r}>"
+        try:
+            return f"<walk at {self.frame!r}>"
+        except KinstError as error:  # outside the kernel, or another thread uses the machine
+            return f"<walk: {error}>"
 
     # -- where the walk is ------------------------------------------------------------------------
 
@@ -199,11 +211,17 @@ class Walk:
 
     @in_turn
     def visit(self, count: int = 1) -> Here:
-        """Go to the next time that the current line begins, in any call of the function.
+        """Go to the next time that the current line begins, in any copy of its function.
 
         :param count: number of times; negative to go back.
+        :raises KinstError: when the line is unknown, or this is a machine.
         """
-        return self._repeated(count, self._steps.visit, self._steps.back_visit)
+        line = self.stack()[0].line
+        if not line:
+            raise KinstError(f"the line of {self.machine.where(self.machine.pc)} is unknown")
+        addresses = [place.address for place in code_places(self.machine.kernel.image, line)]
+        return self._repeated(count, lambda poll: self._steps.reach(addresses, False, poll),
+                              lambda poll: self._steps.reach(addresses, True, poll))
 
     @in_turn
     def reach(self, place: str, back: bool = False) -> Here:
@@ -219,9 +237,9 @@ class Walk:
 
     def _repeated(self, count: int, forward: Callable[[Poll], StopEvent],
                   back: Callable[[Poll], StopEvent]) -> Here:
-        said = ""
+        said, begin = "", self._target.count
         for _ in range(abs(count)):
-            said = self._moved(forward if count > 0 else back)
+            said = self._moved(forward if count > 0 else back, begin)
             if said:
                 break
         return self._here(said)
@@ -245,27 +263,31 @@ class Walk:
         return self._here(f"{called} returned {text_of(value)}", value)
 
     def _procedure(self, frame: SourceFrame) -> Procedure | None:
-        symbol = self.machine.emulated.image.symbols.function_at(frame.pc)
+        symbol = self.machine.emulated.image.symbols.function_at(frame.code)
         if frame.inlined or symbol is None:
             return None
         return self.machine.kernel.prototypes.of(symbol.name, symbol.address)
 
-    def _moved(self, move: Callable[[Poll], StopEvent]) -> str:
+    def _moved(self, move: Callable[[Poll], StopEvent], begin: int | None = None) -> str:
         """Move, and return why the walk ended early, or an empty string.
 
+        :param begin: instruction count at which the operation began; None: now.
         :raises KeyboardInterrupt: if the user interrupted it.
         """
-        begin, reached = self._target.count, [False]
+        target = self._target
+        begin = target.count if begin is None else begin
 
-        def poll() -> bool:
-            reached[0] = abs(self._target.count - begin) > self.limit
-            return reached[0] or self.interrupted()
+        def beyond() -> bool:
+            return abs(target.count - begin) > self.limit
 
-        event = move(poll)
+        try:
+            event = move(lambda: beyond() or self.interrupted())
+        except Interrupted:
+            raise KeyboardInterrupt from None
+        if beyond():
+            raise KinstError(f"not reached within {self.limit} instructions: the walk is now at "
+                             f"{self.machine.where(self.machine.pc)}")
         if event.why is Why.INTERRUPTED:
-            if reached[0]:
-                raise KinstError(f"not reached within {self.limit} instructions: the walk is now "
-                                 f"at {self.machine.where(self.machine.pc)}")
             raise KeyboardInterrupt
         return "" if event.why in STEPPED else event.detail or event.why.value
 
@@ -312,18 +334,23 @@ class Walk:
         return Reason(answer)
 
     def _of_variable(self, explainer: Explainer, frame: SourceFrame, local: Local) -> Answer:
-        name, place = local.variable.name, local.variable.place
+        name, place, kind = local.variable.name, local.variable.place, local.variable.type
+        if local.reason:
+            raise KinstError(f"{name}: {local.reason}")
         if not isinstance(place, Location):
-            raise KinstError(f"{name}: " + (local.reason or "its value is in several places: ask "
-                                            "for a register or a member"))
+            raise KinstError(f"{name}: its value is in several places: ask for a register or a "
+                             "member")
+        if isinstance(strip(kind), Structure | Array):
+            raise KinstError(f"{name} is a {declare(kind)}: ask for one of its members, by its "
+                             "address and size")
         if place.memory:
             address = self._frames.address(self._stack()[0], frame, place.term)
-            return explainer.memory_of(name, address, size_of(local.variable.type))
+            return explainer.memory_of(name, address, size_of(kind), text_of(local.value))
         if not isinstance(place.term, Register):
             raise KinstError(f"{name}: the debug data computes its value from others; ask for one "
                              "of these")
         if frame.frame:
-            raise KinstError(f"{name} is in a register of {frame.function}, which waits for a "
-                             "call: go there first, with finish() in the function below")
+            raise KinstError(f"{name} is in a register of {frame.function}, which is not the "
+                             "innermost function: finish the functions below it first")
         return explainer.value_of(self.machine.emulated.arch.dwarf_registers[place.term.number],
-                                  name=name)
+                                  name=name, shown=text_of(local.value))

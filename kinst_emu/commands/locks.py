@@ -156,7 +156,8 @@ def _drawing(found: Sequence[Order]) -> str:
                                    capture_output=True, check=True, timeout=DRAWING).stdout
         except (subprocess.SubprocessError, OSError):
             return ""
-    return drawn.decode("utf-8", "replace").partition("<svg")[2].join(("<svg", ""))
+    _before, begin, rest = drawn.decode("utf-8", "replace").partition("<svg")
+    return begin + rest
 
 
 def _draw(path: Path, text: str) -> None:

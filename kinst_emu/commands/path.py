@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from dtrace.debug.source_text import SourceText
@@ -159,8 +160,7 @@ def _shown(player: Player, arguments: argparse.Namespace, text: SourceText | Non
            depth: int | None) -> int:
     window = _found(player, arguments)
     if arguments.walk:
-        _walk(player, window, text)
-        return 0
+        return _walk(player, window, text)
     with PROGRESS.working("playing the call"):
         code, path, thread = _path(player, window)
     if arguments.html is not None:
@@ -193,8 +193,12 @@ def _locks(player: Player, code: KernelCode, path: ThreadPath) -> tuple[LockSpan
         return None
     members = lock_members(player)
     places = LockPlaces(code, members.functions)
-    with PROGRESS.working("following the locks"):
-        found = holdings(player, code, places, path.begin, path.end)
+    try:
+        with PROGRESS.working("following the locks"):
+            found = holdings(player, code, places, path.begin, path.end)
+    except KinstError as error:
+        print(f"kinst: the page has no locks: {error}", file=sys.stderr)
+        return None
     return tuple(LockSpan(
         named(one.lock), one.lock.address, one.shared,
         -1 if one.position is None else path.moment(one.position),
@@ -202,11 +206,13 @@ def _locks(player: Player, code: KernelCode, path: ThreadPath) -> tuple[LockSpan
         places.text(one.where)) for one in found if one.thread == path.thread)
 
 
-def _walk(player: Player, window: Window, text: SourceText | None) -> None:
+def _walk(player: Player, window: Window, text: SourceText | None) -> int:
     from kinst_emu.path.terminal import PathWalk  # deferred: slow to import
 
+    walk = PathWalk(recording_of(player), window, text)
     with no_progress():
-        PathWalk(recording_of(player), window, text).run()
+        walk.run()
+    return walk.return_code or 0
 
 
 def _window(player: Player, text: str) -> Window:

@@ -72,6 +72,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Record the workload if necessary, print the answer, and return the exit status."""
     text = SourceText(arguments.sources) if arguments.sources else None
+    if arguments.sleep and not arguments.sleep.isdecimal():
+        raise KinstError(f"--sleep {arguments.sleep}: must be a number; write WHAT before it")
     if arguments.html is not None:
         check_writable(arguments.html, "--html")
         if arguments.json:
@@ -129,7 +131,7 @@ def _slept(explainer: Explainer, arguments: argparse.Namespace, text: SourceText
     if not wanted:
         index = sleeps.index(sleeping.likely(sleeps))
     else:
-        index = parse_count(wanted, "--sleep") - 1
+        index = parse_count(wanted, "--sleep") - 1  # run() has checked that it is a number
         if not 0 <= index < len(sleeps):
             raise KinstError(f"--sleep {wanted}: threads stopped running {len(sleeps)} times")
     slept = sleeping.explained(sleeps[index], index + 1)

@@ -24,7 +24,8 @@ def page(title: str, about: str, holdings: Sequence[Holding], names: Mapping[int
     """
     shown = sorted(holdings, key=lambda one: one.time)[:MAX_HOLDINGS]
     notes = [] if len(shown) == len(holdings) else [
-        f"The page has the first {MAX_HOLDINGS:,} of {len(holdings):,} acquisitions."]
+        f"The page, and so the sums of the classes, has the first {MAX_HOLDINGS:,} of "
+        f"{len(holdings):,} acquisitions."]
     texts: dict[str, int] = {}
 
     def text(words: str) -> int:

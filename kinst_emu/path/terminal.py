@@ -21,6 +21,7 @@ from dtrace.stacks.source_frames import SourceFrame
 from dwarf.types import declare
 from dwarf.values import CArray, CPointer, CStruct, Value, addressof, parts, sizeof
 from emu.host.errors import KinstError
+from emu.host.printable import visible
 from emu.replay.inputs import Position
 from kinst_emu.api.recording import Recording
 from kinst_emu.api.walk import Walk
@@ -41,8 +42,8 @@ v, V          next, previous visit of the line
 e             end of the path
 u, d          select the caller, the function below it
 tab           go to the variables; there up, down and enter open values
-w             why has the marked variable its value
-W             why is this instruction executed
+w             why the marked variable has its value
+W             why this instruction is executed
 /             go to a position, or to the next execution of a function
               or FILE:LINE; -FUNCTION and -FILE:LINE go back
 c             source lines or instructions
@@ -68,8 +69,8 @@ class Variable:
     """A row of the variables, or a part of a value.
 
     :param key: names that lead to it, such as ``("nd", "ni_vp")``.
-    :param why: what ``Walk.why`` needs for its origin: a name, or an address and a size; None if
-        that is unknown.
+    :param why: what ``Walk.why`` is asked for it: a name, or an address and a size; None if its
+        origin cannot be searched for.
     """
 
     key: tuple[str, ...]
@@ -88,13 +89,14 @@ class Variable:
 class Moment:
     """What the viewer shows at a position.
 
+    :param frame: the selected function; None outside the kernel.
     :param stack: functions on the stack, with inlined functions.
     :param said: what to say about the step that led here.
     :param changed: names of the registers that differ from the moment shown before.
     """
 
     position: Position
-    frame: SourceFrame
+    frame: SourceFrame | None
     stack: Sequence[SourceFrame]
     source: Sequence[Row]
     instructions: Sequence[Row]
@@ -110,13 +112,18 @@ def read_moment(walk: Walk, recording: Recording, text: SourceText | None, said:
 
     :param before: the registers at the moment shown before.
     """
-    frame, registers = walk.frame, dict(walk.machine.registers)
+    registers = dict(walk.machine.registers)
+    rows = tuple(Variable(("registers", name), f"{name} {value:#x}", None, name)
+                 for name, value in registers.items())
+    changed = frozenset(name for name, value in registers.items()
+                        if before.get(name, value) != value)
+    try:
+        frame = walk.frame
+    except KinstError as error:  # a program is running
+        return Moment(recording.position, None, (), (), (), (), rows, said or str(error), changed)
     return Moment(
         recording.position, frame, tuple(walk.stack()), tuple(_source(frame, text)),
-        tuple(_instructions(walk, frame)), tuple(_variables(walk)),
-        tuple(Variable(("registers", name), f"{name} {value:#x}", None, name)
-              for name, value in registers.items()), said,
-        frozenset(name for name, value in registers.items() if before.get(name, value) != value))
+        tuple(_instructions(walk, frame)), tuple(_variables(walk)), rows, said, changed)
 
 
 def _source(frame: SourceFrame, text: SourceText | None) -> Iterator[Row]:
@@ -129,7 +136,7 @@ def _source(frame: SourceFrame, text: SourceText | None) -> Iterator[Row]:
 
 
 def _instructions(walk: Walk, frame: SourceFrame) -> Iterator[Row]:
-    symbol = walk.machine.kernel.image.symbols.function_at(frame.pc)
+    symbol = walk.machine.kernel.image.symbols.function_at(frame.code)
     if symbol is None:
         return
     try:
@@ -137,14 +144,14 @@ def _instructions(walk: Walk, frame: SourceFrame) -> Iterator[Row]:
     except KinstError as error:
         yield Row("", str(error), False)
         return
-    at = max((n for n, row in enumerate(rows) if row.address <= frame.pc), default=0)
+    at = max((n for n, row in enumerate(rows) if row.address <= frame.code), default=0)
     line = ""
     for number in range(max(0, at - AROUND), min(len(rows), at + AROUND)):
         row = rows[number]
         if row.source not in ("?", line):
             line = row.source
             yield Row("", line, False)
-        yield Row(f"+{row.offset}", row.text, row.address == frame.pc)
+        yield Row(f"+{row.offset}", row.text, number == at)
 
 
 def _variables(walk: Walk) -> Iterator[Variable]:
@@ -189,7 +196,7 @@ class Words(ModalScreen[None]):
     Words { align: center middle; }
     #box { width: auto; max-width: 100%; height: auto; max-height: 100%;
            border: round $primary; padding: 0 1; background: $surface; }
-    #words { width: auto; height: auto; }
+    #words { width: auto; max-width: 100%; height: auto; }
     """
 
     def __init__(self, words: str) -> None:
@@ -199,7 +206,7 @@ class Words(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """Yield the text."""
         with ScrollableContainer(id="box"):
-            yield Static(Text(self._words, no_wrap=True), id="words", markup=False)
+            yield Static(Text(visible(self._words)), id="words", markup=False)
 
     def on_key(self, event: events.Key) -> None:
         """Close the screen, or scroll it."""
@@ -257,7 +264,7 @@ class PathWalk(App[None]):
         self.walk = Walk(recording, () if text is None else text, LIMIT)
         self.walk.interrupted = lambda: self._stopping
         self.moment: Moment | None = None
-        self._stopping = self._leaving = False
+        self.busy = self._stopping = self._leaving = False
         self._shows_source = text is not None
         self._open: set[tuple[str, ...]] = set()
         self._answer = ""  # answer of a ``why`` that is in progress
@@ -284,7 +291,7 @@ class PathWalk(App[None]):
     def on_mount(self) -> None:
         """Show the start of the path."""
         self.query_one("#codes").focus()
-        self._run(lambda: self._sought(self._window.begin))
+        self._run(lambda: self._sought(self._window.begin), False)
 
     def on_resize(self) -> None:
         """Put the values below the code on a narrow terminal."""
@@ -292,40 +299,33 @@ class PathWalk(App[None]):
 
     # -- moving -----------------------------------------------------------------------------------
 
-    @property
-    def busy(self) -> bool:
-        """Whether a step is in progress."""
-        return any(worker.is_running for worker in self.workers)
-
-    def _run(self, move: Callable[[], str]) -> None:
+    def _run(self, move: Callable[[], str], stops: bool = True) -> None:
         """Make a step in a thread, then show where it led.
 
         :param move: makes the step, and returns what to say about it.
+        :param stops: whether Escape can interrupt it.
         """
         if self.busy:
             return
-        self._stopping = False
-        self._put("said", Text("working ... (Escape interrupts)"))
+        self.busy, self._stopping = True, False
+        self._put("said", Text("working ... (Escape interrupts)" if stops else "working ..."))
         before = {} if self.moment is None else dict(self.walk.machine.registers)
 
-        def step() -> Moment | None:
+        def step() -> Moment:
             try:
                 said = move()
             except KeyboardInterrupt:
                 said = "interrupted"
             except KinstError as error:
                 said = str(error)
-            try:
-                return read_moment(self.walk, self._recording, self._text, said, before)
-            except KinstError as error:
-                self._recording.go(self._window.begin)
-                return read_moment(self.walk, self._recording, self._text, str(error), before)
+            return read_moment(self.walk, self._recording, self._text, said, before)
 
         self.run_worker(step, thread=True, exit_on_error=True)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         """Show the result of a step."""
         if event.state is WorkerState.SUCCESS and isinstance(event.worker.result, Moment):
+            self.busy = False
             if self._leaving:
                 self.exit()
                 return
@@ -349,7 +349,7 @@ class PathWalk(App[None]):
             self._run(lambda: self._sought(max(
                 self._recording.start.instructions, min(
                     self._recording.end.instructions,
-                    self._recording.position.instructions + by))))
+                    self._recording.position.instructions + by))), False)
 
     def action_move(self, verb: str, count: int) -> None:
         """Step by lines."""
@@ -367,7 +367,7 @@ class PathWalk(App[None]):
         """Go to a part of the path."""
         begin, end = self._window.begin, self._window.end
         self._run(lambda: self._sought(begin if not tenths else end if tenths == 10 else (
-            begin.instructions + (end.instructions - begin.instructions) * tenths // 10)))
+            begin.instructions + (end.instructions - begin.instructions) * tenths // 10)), False)
 
     def action_interrupt(self) -> None:
         """Interrupt the step in progress, or leave the input line."""
@@ -409,8 +409,12 @@ class PathWalk(App[None]):
         if words[0] == "-":
             return self._unless_missed(words[1:], True, here)
         if words[0].isdigit() or "#" in words or words in ("start", "end", "panic", "fault"):
-            if go(self._recording.player, words) is not None:
-                raise KeyboardInterrupt
+            try:
+                if go(self._recording.player, words) is not None:
+                    raise KeyboardInterrupt
+            except KinstError:
+                self._recording.go(here)
+                raise
             self._recording.player.give()
             return ""
         return self._unless_missed(words, False, here)
@@ -436,7 +440,7 @@ class PathWalk(App[None]):
             self._answer = "\n".join(answer_lines(reason.answer))
             return ""
 
-        self._run(ask)
+        self._run(ask, False)
 
     def action_keys(self) -> None:
         """Show the keys."""
@@ -459,14 +463,13 @@ class PathWalk(App[None]):
         whole = max(1, end.instructions - begin.instructions)
         share = f"{100 * done // whole} %" if 0 <= done <= whole else (
             "before the path" if done < 0 else "after the path")
-        self._put("title", Text(f"{self._window.title}   instruction {done} of {whole}, {share}   "
-                                f"{moment.position.time - begin.time} ns", no_wrap=True,
-                                overflow="ellipsis"))
+        self._put("title", shown(f"{self._window.title}   instruction {done} of {whole}, {share}   "
+                                 f"{moment.position.time - begin.time} ns"))
         frame = moment.frame
-        self._put("place", Text(f"{frame.function}{' [inlined]' if frame.inlined else ''}  "
-                                f"{frame.line or hex(frame.pc)}", no_wrap=True,
-                                overflow="ellipsis"))
-        self._put("said", Text(moment.said, no_wrap=True, overflow="ellipsis"))
+        self._put("place", shown("a program" if frame is None else (
+            f"{frame.function}{' [inlined]' if frame.inlined else ''}  "
+            f"{frame.line or hex(frame.pc)}")))
+        self._put("said", shown(moment.said))
         rows = moment.source if self._shows_source and moment.source else moment.instructions
         self._fit("code", _code(rows))
         self._fit("stack", _stack(moment))
@@ -482,16 +485,17 @@ class PathWalk(App[None]):
     def _fill(self, moment: Moment) -> None:
         """Show the variables; values that were open stay open."""
         tree = self.screen_stack[0].query_one("#values", Tree)
-        tree.border_title = f"variables of {moment.frame.function}"
+        tree.border_title = visible("variables" if moment.frame is None else
+                                    f"variables of {moment.frame.function}")
         line = tree.cursor_line
         tree.clear()
         for variable in moment.variables:
             self._add(tree.root, variable)
         if not moment.variables:
-            tree.root.add_leaf(Text("no variables in scope"))
+            tree.root.add_leaf(shown("no variables in scope"))
         registers = tree.root.add("registers", data=Variable(("registers",), "registers"))
         for one in moment.registers:
-            registers.add_leaf(Text(one.text, HERE if one.key[1] in moment.changed else ""),
+            registers.add_leaf(shown(one.text, HERE if one.key[1] in moment.changed else ""),
                                data=one)
         if ("registers",) in self._open:
             registers.expand()
@@ -502,9 +506,9 @@ class PathWalk(App[None]):
 
     def _add(self, node: TreeNode[Variable], variable: Variable) -> None:
         if not variable.opens:
-            node.add_leaf(Text(variable.text), data=variable)
+            node.add_leaf(shown(variable.text), data=variable)
             return
-        inner = node.add(Text(variable.text), data=variable)
+        inner = node.add(shown(variable.text), data=variable)
         if variable.key in self._open:
             self._fill_parts(inner, variable)
             inner.expand()
@@ -542,11 +546,16 @@ class PathWalk(App[None]):
         widget.update(content)
 
 
+def shown(text: str, style: str = "") -> Text:
+    """Return one line of text for the terminal, with control characters made visible."""
+    return Text(visible(text).replace("\n", " "), style, no_wrap=True, overflow="ellipsis")
+
+
 def _code(rows: Sequence[Row]) -> Text:
     width = max((len(row.label) for row in rows), default=0)
     text = Text()
     for row in rows:
-        text.append(f"{'>' if row.marked else ' '} {row.label.rjust(width)}  {row.text}",
+        text.append(visible(f"{'>' if row.marked else ' '} {row.label.rjust(width)}  {row.text}"),
                     HERE if row.marked else "")
         text.append("\n")
     text.rstrip()
@@ -556,7 +565,10 @@ def _code(rows: Sequence[Row]) -> Text:
 def _stack(moment: Moment) -> Text:
     text = Text()
     for frame in moment.stack:
-        text.append(repr(frame), HERE if frame.number == moment.frame.number else "")
+        line = "/".join(frame.line.rsplit("/", 2)[-2:])
+        text.append(visible(f"#{frame.number}  {frame.function}"
+                            f"{' [inlined]' if frame.inlined else ''}  {line}"),
+                    HERE if frame == moment.frame else "")
         text.append("\n")
     text.rstrip()
     return text

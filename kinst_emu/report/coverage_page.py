@@ -1,5 +1,6 @@
 """Coverage as a self-contained HTML page: files, functions, and lines with their counts."""
 
+import bisect
 from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 from os.path import commonpath
@@ -58,10 +59,11 @@ def _pieces(found: FileLines, rows: list[str]) -> Iterator[tuple[int, str]]:
 
     A function extends from its first line, and the two lines before it, to the next function.
     """
-    starts = sorted({line for _name, line in found.functions} | {1})
+    starts = sorted({line for _name, line in found.functions if line <= len(rows)} | {1})
+    executed = sorted(line for line, count in found.lines.items() if count)
     end = 0
     for first, following in pairwise([*starts, len(rows) + 1]):
-        if following > first and any(found.lines.get(line) for line in range(first, following)):
+        if bisect.bisect_left(executed, following) > bisect.bisect_left(executed, first):
             begin = max(first - 2, end + 1, 1)
             end = min(following - 1, len(rows))
             if begin <= end:

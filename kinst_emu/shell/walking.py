@@ -1,6 +1,7 @@
 """Functions of a session that walk through source lines and functions."""
 
 import builtins
+from collections.abc import Iterator
 from typing import Any
 
 from emu.host.errors import KinstError
@@ -60,6 +61,8 @@ class Walking:
         For an iterator, this is Python's own ``next``.
         """
         if not isinstance(count, int) or default:
+            if not isinstance(count, Iterator):
+                raise KinstError("next() takes a number of lines, or an iterator")
             return builtins.next(count, *default)
         return self._moved("next()", count, lambda walk: walk.next(count))
 
@@ -79,9 +82,14 @@ class Walking:
 
         :param what: by default, why the current instruction is executed.
         """
+        if not isinstance(what, str | int) or not isinstance(size, int):
+            raise KinstError("why() takes the name of a variable or register, a C expression, or "
+                             "an address and a size")
         return self.walk.why(what, size)
 
     def _moved(self, what: str, count: int, move: Any) -> Here:
+        if not isinstance(count, int):
+            raise KinstError(f"{what} takes a number of lines")
         if not count:
             raise KinstError(f"{what} of 0 lines: give 1 or more, or -1 to go back")
         walk = self.walk

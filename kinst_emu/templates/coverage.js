@@ -6,7 +6,7 @@ function made(tag, text, more = {}) {
   return node;
 }
 const share = ([some, all]) => all ? some / all : 0;
-const told = ([some, all], what) => `${some} of ${all} ${what}` + (all ? ` (${(100 * some / all).toFixed(1)} %)` : "");
+const sentence = ([some, all], what) => `${some} of ${all} ${what}` + (all ? ` (${(100 * some / all).toFixed(1)} %)` : "");
 function count(file) {
   file.hit = [file.lines.filter(l => l[1]).length, file.lines.length];
   file.called = [file.functions.filter(f => f[2]).length, file.functions.length];
@@ -46,8 +46,8 @@ function show(number, line) {
   view.file = file;
   $("overview").hidden = true; $("file").hidden = false;
   $("name").textContent = file.name;
-  $("counts").textContent = [told(file.hit, "lines executed"), told(file.called, "functions called"),
-    told(file.ways, "ways of branches taken"), ...(view.data.compared ? [`${file.new.length} new lines`] : [])].join(", ");
+  $("counts").textContent = [sentence(file.hit, "lines executed"), sentence(file.called, "functions called"),
+    sentence(file.ways, "ways of branches taken"), ...(view.data.compared ? [`${file.new.length} new lines`] : [])].join(", ");
   $("functions-title").textContent = `${file.functions.length} functions`;
   $("functions").replaceChildren(...file.functions.map(([name, first, calls]) => {
     const item = made("li");
@@ -95,8 +95,8 @@ function route() {
   view.data = await unpackJson("data"); view.sort = 2; view.line = 0;
   view.data.files.forEach(count);
   const sum = part => view.data.files.reduce(([a, b], f) => [a + f[part][0], b + f[part][1]], [0, 0]);
-  $("total").textContent = [`${view.data.files.length} files`, told(sum("hit"), "lines executed"),
-    told(sum("called"), "functions called"), told(sum("ways"), "ways of branches taken")].join(", ");
+  $("total").textContent = [`${view.data.files.length} files`, sentence(sum("hit"), "lines executed"),
+    sentence(sum("called"), "functions called"), sentence(sum("ways"), "ways of branches taken")].join(", ");
   $("heads").append(...COLUMNS.map(([head, key], at) => {
     if (!key) return made("td");
     const cell = made("th", undefined, {scope: "col", hidden: at === 6 && !view.data.compared});

@@ -175,7 +175,8 @@ class Explainer:
                         self.origin.of(one.text, place.count), place.count, depth + 1)
         return None
 
-    def value_of(self, where: str, given: bool = True, name: str = "") -> Answer:
+    def value_of(self, where: str, given: bool = True, name: str = "", shown: str = ""
+                 ) -> Answer:
         """Return where the value of a register or memory location was made.
 
         The player is at the position in question.
@@ -183,6 +184,7 @@ class Explainer:
         :param where: a register, or a C expression that denotes a place in memory.
         :param given: whether the inputs recorded at that position have been applied.
         :param name: the variable that the register holds, if that was asked for.
+        :param shown: its value as text; by default a number.
         """
         machine, count = self.player.machine, self.player.position.instructions
         where = {"sp": machine.arch.sp}.get(where, where)
@@ -191,19 +193,22 @@ class Explainer:
             value = machine.read_register(where)
             links = self.origin.of(where, count, given)
             asked = f"{name} (in {where})" if name else where
-            return self.value(f"{asked} is {number(value)} at instruction {count}", links, count)
+            return self.value(f"{asked} is {shown or number(value)} at instruction {count}", links,
+                              count)
         place = Places(machine).find(where)
         return self.memory_of(where, place.address, place.size)
 
-    def memory_of(self, name: str, address: int, size: int) -> Answer:
+    def memory_of(self, name: str, address: int, size: int, shown: str = "") -> Answer:
         """Return where a value in memory was made; see ``value_of``.
 
         Up to eight bytes are traced.
+
+        :param shown: the value as text; by default a number.
         """
         player, count = self.player, self.player.position.instructions
         physical, size = physical_of(player, address), min(size, VALUE)
         value = int.from_bytes(player.machine.read_physical(physical, size), "little")
-        return self.value(f"{name} is {number(value)} at instruction {count}",
+        return self.value(f"{name} is {shown or number(value)} at instruction {count}",
                           self.origin.of_memory(physical, size, count), count)
 
     def executed(self, question: str, count: int) -> Answer:

@@ -146,29 +146,6 @@ def test_finish_goes_to_the_caller_and_back_to_the_call(trace):
                        if trace.rows[at][1] == activation)
 
 
-def test_visits_go_through_the_beginnings_of_a_line(trace):
-    rng = random.Random(7)
-    went = 0
-    for index in rng.sample(range(trace.last), min(15, trace.last)):
-        mark = trace.rows[index][0]
-        if not mark.copies:
-            continue
-        trace.go(index)
-        begins = trace.steps._line_begins()
-        left = trace.step(index)
-        later = next((at for at in range(left, trace.last) if trace.rows[at][2] in begins),
-                     trace.last)
-        trace.steps.visit(NEVER)
-        assert trace.index == later
-        trace.go(index)
-        trace.steps.back_visit(NEVER)
-        earlier = next((at for at in range(index - 1, -1, -1) if trace.rows[at][2] in begins
-                        and (not at or trace.rows[at - 1][0] != mark)), 0)
-        assert trace.index == earlier
-        went += earlier > 0 or later < trace.last
-    assert went
-
-
 def test_a_live_machine_goes_forward_but_not_back(arch):
     machine = kinst_emu.open(f"teaching/{arch}").boot("64M").emulated
     steps = LineSteps(LiveTarget(machine), SourceFrames(machine))

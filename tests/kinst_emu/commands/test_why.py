@@ -71,7 +71,8 @@ def test_a_workload_is_recorded_and_the_recording_can_be_kept(arch, tmp_path):
     (("--line", "strlen"), "strlen is not executed"),
     (("--value", "nothing"), "nothing"),
     (("-o", "x.rec"), "is a recording already"),
-    (("--sleep",), "the type of its threads is unknown"),
+    (("--sleep",), "the threads of this kernel do not sleep"),
+    (("--sleep", "x.rec"), "--sleep x.rec: must be a number; write WHAT before it"),
 ])
 def test_a_question_that_has_no_answer_is_one_clear_line(calls, arch, words, says):
     refused(run("kinst", "why", str(calls[arch]), *words), says, "kinst")
