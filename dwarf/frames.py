@@ -94,6 +94,14 @@ class Frames:
         candidates = framed if register is not None else list(covered.values())
         return max(candidates, key=lambda one: one[0])[1] if candidates else None
 
+    def stack_pointer(self, address: int) -> int | None:
+        """Return the register of the frame at the entry of the function around an address.
+
+        It is the stack pointer; None if it is unknown.
+        """
+        rows, _end = self._rows_at(address)
+        return rows[0][1].base if rows and rows[0][1] is not None else None
+
     def _rows_at(self, address: int) -> tuple[list[tuple[int, Rule | None]], int]:
         """Return the rows of the entry that covers an address, and the entry's end address."""
         at = bisect.bisect_right(self._entries, (address, 1 << 64)) - 1

@@ -110,6 +110,7 @@ CONSTANTS = ("const1u", "const1s", "const2u", "const2s", "const4u", "const4s", "
 
 
 OPTIMIZED_OUT = "optimized out"
+OUTSIDE_FRAME = "not on the stack here, in the prologue or epilogue"
 
 
 class Unkept(Exception):
@@ -145,6 +146,20 @@ def _add(term: Term, amount: int) -> Term:
     if isinstance(term, Constant):
         return Constant(term.value + amount & MASK)
     return Operation("+", term, Constant(amount & MASK)) if amount else term
+
+
+def _sum(term: Term) -> tuple[int, int] | None:
+    """Return the register and the signed offset of a term that adds constants to a register."""
+    if isinstance(term, Register):
+        return term.number, 0
+    if not (isinstance(term, Operation) and term.operator in ("+", "-")
+            and isinstance(term.right, Constant)):
+        return None
+    inner, amount = _sum(term.left), term.right.value
+    if inner is None:
+        return None
+    offset = inner[1] + (amount if term.operator == "+" else -amount)
+    return inner[0], (offset + (1 << 63) & MASK) - (1 << 63)
 
 
 def evaluate(operations: list[DWARFExprOp], base: Callable[[], Term], loaded: int = 0) -> Place:
@@ -334,8 +349,54 @@ class Locations:
         expression = self._expression(entry, "DW_AT_location", address)
         if expression is None:
             raise Unkept(OPTIMIZED_OUT)
-        return evaluate(self._parsed(entry, expression), lambda: self._frame_base(copy, address),
-                        self._loaded)
+        found = evaluate(self._parsed(entry, expression), lambda: self._frame_base(copy, address),
+                         self._loaded)
+        return found if self._frame is None else self._placed(found, address)
+
+    def _placed(self, place: Place, address: int) -> Place:
+        """Return a location for the current frame in a prologue or epilogue.
+
+        Compilers describe locations in the stack frame by the frame register even where it does
+        not hold the function's frame yet, or no longer.
+
+        :raises Unkept: if the location is in a part of the stack that the function does not use
+            yet, or no longer.
+        """
+        if isinstance(place, Pieces):
+            return Pieces(tuple((self._in_frame(term, address), size)
+                                for term, size in place.parts))
+        term = self._in_frame(place.term, address)
+        if place.memory and self._is_outside(term, address):
+            raise Unkept(OUTSIDE_FRAME)
+        return Location(term, place.memory)
+
+    def _in_frame(self, term: Term, address: int) -> Term:
+        """Return a term without the frame register, which the current frame replaces."""
+        assert self._frame is not None
+        summed = _sum(term)
+        if summed is not None:
+            number, offset = summed
+            body = self._call_frames.body(address, number)
+            if body is None or body.base != number or number in (
+                    self._frame[0], self._call_frames.stack_pointer(address)):
+                return term
+            return _add(Register(self._frame[0]), self._frame[1] - body.offset + offset)
+        match term:
+            case Load(address=inner, size=size):
+                at = self._in_frame(inner, address)
+                if self._is_outside(at, address):
+                    raise Unkept(OUTSIDE_FRAME)
+                return Load(at, size)
+            case Operation(operator=sign, left=left, right=right, signed=signed):
+                return Operation(sign, self._in_frame(left, address),
+                                 self._in_frame(right, address), signed)
+        return term
+
+    def _is_outside(self, term: Term, address: int) -> bool:
+        """Return whether a stack address is below the stack pointer of the current frame."""
+        summed = _sum(term)
+        return (summed is not None and summed[1] < 0
+                and summed[0] == self._call_frames.stack_pointer(address))
 
     def expression(self, entry: DIE, name: str, copy: Function, address: int) -> Place:
         """Return the location that an attribute of an entry describes at an instruction.

@@ -309,6 +309,17 @@ def parts(value: Value) -> Iterator[tuple[str, Callable[[], Value]]]:
             yield f"[{number}]", lambda number=number: array[number]  # type: ignore[misc]
 
 
+def pointed_text(value: Value, limit: int) -> str | None:
+    """Return the string that a value of type ``char *`` points to, or None for other values.
+
+    :param limit: maximum number of bytes to read.
+    :raises MemoryAccessError: if the memory is not mapped.
+    """
+    if not isinstance(value, CPointer) or not int(value) or not is_text(value._target()):
+        return None
+    return text_at(value._memory, int(value), limit)
+
+
 def addressof(value: CStruct | CArray, member: str | None = None) -> int:
     """Return the address of a structure, of an array, or of a structure's member.
 

@@ -6,9 +6,11 @@ from dtrace.stacks.locals import Local, Locals
 from dtrace.stacks.stack import StackFrame
 from dwarf.debug_file import DebugDataError
 from dwarf.types import declare
-from dwarf.values import Value
+from dwarf.values import Value, pointed_text
 from emu.host.errors import MemoryAccessError
+from emu.host.printable import visible
 
+MAX_STRING = 100  # maximum number of bytes shown of a string that a pointer points to
 MAX_VALUE = 300  # maximum number of characters of a value
 MAX_FRAMES = 20  # maximum number of frames whose variables are shown
 
@@ -42,12 +44,22 @@ def _row(local: Local) -> dict[str, object]:
 
 
 def text_of(value: Value) -> str:
-    """Return a value as text, or why the memory that it occupies cannot be read."""
+    """Return a value as text, or why the memory that it occupies cannot be read.
+
+    The string to which a ``char *`` points follows the pointer, if it can be read.
+    """
     try:
         text = f"{value} ({value:#x})" if type(value) is int and value > 9 else (
             f'"{value}"' if isinstance(value, str) else str(value))
     except (DebugDataError, MemoryAccessError) as error:
         return f"cannot be read: {error}"
+    try:
+        string = pointed_text(value, MAX_STRING + 1)
+    except MemoryAccessError:
+        string = None
+    if string is not None:
+        text += f' "{string[:MAX_STRING]}"' + ("..." if len(string) > MAX_STRING else "")
+    text = visible(text).replace("\n", "\\n")
     return text if len(text) <= MAX_VALUE else text[:MAX_VALUE] + "..."
 
 

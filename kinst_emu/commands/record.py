@@ -5,6 +5,7 @@ from pathlib import Path
 
 from kinst_emu.cli.boot_words import self_contained_option
 from kinst_emu.runs.recorded_workload import record, workload_options
+from kinst_emu.terminal.terminal import check_writable
 
 EXAMPLES = (
     "kinst record -k kernel -o boot.rec boot",
@@ -31,5 +32,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run and record the workload, and return its exit status."""
+    check_writable(arguments.output, "-o")
     return record(arguments, arguments.workload, arguments.output, arguments.quiet,
                   arguments.self_contained) or 0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
-from dtrace.calls.places import Places
+from dtrace.calls.places import THREAD, Places
 from dtrace.calls.positions import FORMS, go, reached_at
 from dtrace.debug.debug_data import Sources
 from dtrace.flow.code import KernelCode
@@ -344,6 +344,7 @@ def _who_wrote(player: Player, arguments: argparse.Namespace) -> int:
         if not size:
             size = min(place.size, MAX_SIZE)
         physical = _physical(player, place.address, arguments.process)
+        whose = _whose(player, where)
     rows: list[dict[str, object]] = []
     while len(rows) < wanted:
         with PROGRESS.working(f"looking for the last store to {where}"):
@@ -358,8 +359,17 @@ def _who_wrote(player: Player, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"address": place.address, "size": size, "writes": rows}))
     elif not rows:
-        print(f"no store to {where} ({place.address:#x}, {size} bytes) before {before}")
+        print(f"no store to {where} ({place.address:#x}, {size} bytes){whose} in "
+              f"this recording, from {player.recording.start.position} to {before}")
     return 0
+
+
+def _whose(player: Player, where: str) -> str:
+    """Return which thread a place belongs to, if that is the running thread."""
+    if THREAD not in where:
+        return ""
+    name = Threads(player.machine).name(thread_of(player.machine))
+    return f" of the running thread, {name}," if name else ""
 
 
 def _in_program(player: Player, pc: int, programs: UserPrograms) -> str:

@@ -9,6 +9,7 @@ from dtrace.calls.positions import FORMS, go, reached_at
 from dtrace.debug.source_text import SourceText
 from emu.gdb.target import PlayedTarget, Why
 from emu.host.errors import KinstError
+from emu.host.printable import counted
 from emu.host.progress import PROGRESS
 from emu.replay.player import Player
 from images.recordings import from_start
@@ -182,8 +183,8 @@ def _of_call(explainer: Explainer, wanted: str | None) -> tuple[Answer, list[Fai
     failures = Failures(player).all()
     chosen = likely(failures) if wanted is None else _chosen(failures, wanted)
     if chosen is None:
-        raise KinstError(f"{player.recording.path}: no system call failed; ask with --value or "
-                         "--line")
+        raise KinstError(f"{player.recording.path}: no system call failed; ask with --sleep, "
+                         "--value or --line")
     call, arch = chosen.call, player.machine.arch
     question = f"{call.text} of {chosen.process} failed with {chosen.name} ({call.error})"
     return explainer.value(question, explainer.origin.of(arch.result, call.count),
@@ -200,7 +201,7 @@ def _chosen(failures: Sequence[Failure], wanted: str) -> Failure:
                          f"{known or 'none'}")
     index = parse_count(position, "--call") if position else len(rows)
     if not 1 <= index <= len(rows):
-        raise KinstError(f"--call {wanted}: only {len(rows)} such calls failed")
+        raise KinstError(f"--call {wanted}: only {counted(len(rows), 'such call')} failed")
     return rows[index - 1]
 
 

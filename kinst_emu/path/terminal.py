@@ -162,7 +162,9 @@ def _variables(walk: Walk) -> Iterator[Variable]:
             yield Variable((variable.name,), f"{declared} <{local.reason}>")
         else:
             value = local.value
-            text = f"{int(value):#x}" if isinstance(value, CPointer) else text_of(value)
+            text = text_of(value)
+            if isinstance(value, CPointer):  # the declaration has the type
+                text = text.partition(") ")[2]
             yield Variable((variable.name,), f"{declared} = {text}", value, variable.name)
 
 

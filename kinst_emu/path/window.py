@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from dtrace.stacks.threads import Threads
 from emu.elf.symbols import STT_OBJECT
 from emu.host.errors import KinstError
+from emu.host.printable import counted
 from emu.machine.machine import Machine, StopReason, Until
 from emu.machine.running_thread import thread_of
 from emu.machine.system_call import calls_of
@@ -49,7 +50,7 @@ def call_window(player: Player, text: str) -> Window:
                          f"{'is' if len(functions) == 1 else 'are'} not called in "
                          f"{player.recording.path}")
     if wanted is not None and count < wanted:
-        raise KinstError(f"--of {text[:80]}: it is called only {count} times")
+        raise KinstError(f"--of {text[:80]}: it is called only {counted(count, 'time')}")
     _reached(player.seek(at))
     player.give()
     function = functions[machine.pc]

@@ -45,7 +45,7 @@ from kinst_emu.cli.boot_words import (
 )
 from kinst_emu.cli.completion import kernel_option
 from kinst_emu.cli.device_words import connected, device_words
-from kinst_emu.terminal.terminal import parse_count, parse_size, show_byte
+from kinst_emu.terminal.terminal import check_writable, parse_count, parse_size, show_byte
 
 
 def workload_options(parser: argparse.ArgumentParser, optional: str = "") -> None:
@@ -181,7 +181,14 @@ def played_workload(arguments: argparse.Namespace) -> Iterator[Player]:
         return
     if arguments.kernel is None:
         raise KinstError(f"{what}: is not a recording; to run it, give a kernel with -k")
+    if output is not None:
+        check_writable(output, "-o")
     with tempfile.TemporaryDirectory(prefix="kinst-") as directory:
         path = output or Path(directory) / "workload.rec"
-        record_to_end(arguments, what, path)
-        yield played(path, arguments.kernel, limit, arguments.module)
+        try:
+            record_to_end(arguments, what, path)
+            yield played(path, arguments.kernel, limit, arguments.module)
+        except KinstError as error:  # name the workload, not a file that is about to be deleted
+            if output is not None or str(path) not in str(error):
+                raise
+            raise KinstError(str(error).replace(str(path), what)) from None

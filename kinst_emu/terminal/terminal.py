@@ -191,14 +191,29 @@ def end_line() -> None:
 def check_writable(path: Path, option: str) -> None:
     """Check that an output file can be created, before its contents are computed.
 
-    :raises KinstError: if it cannot be created; the message names ``option``.
+    :raises KinstError: if it cannot be created, or the command line names the same file a second
+        time, for example as the input; the message names ``option``.
     """
     try:
-        why = _unwritable(path)
+        why = _unwritable(path) or _named_twice(path)
     except OSError as error:  # the file name is too long, for example
         why = error.strerror or str(error)
     if why:
         raise KinstError(f"{option} {printable(path)}: {why}")
+
+
+def _named_twice(path: Path) -> str:
+    """Return why a file cannot be an output, if the command line names it more than once."""
+    if not path.is_file():
+        return ""
+    named = 0
+    for word in sys.argv[1:]:
+        # a word is a file, a C file with arguments, or OPTION=FILE
+        candidates = {word, word.partition(" ")[0], word.partition("=")[2]} - {""}
+        named += any("\0" not in one and os.path.isfile(one) and path.samefile(one)
+                     for one in candidates)
+    return "is named twice on the command line; choose another file for the output" if (
+        named > 1) else ""
 
 
 def _unwritable(path: Path) -> str:

@@ -172,13 +172,17 @@ def test_in_prologue_and_epilogue_the_frame_is_derived_from_code_or_unknown(tmp_
     types, copy = kernel(tmp_path, 4)
     inside = Location(Operation("+", BASE, Constant(MINUS_1 - 15)), True)
     # In the prologue and epilogue, the frame base (CFA - 16) must be register 7 minus 8.
-    before = Location(Operation("+", Operation("+", Register(7), Constant(MINUS_1 - 7)),
-                                Constant(MINUS_1 - 15)), True)
+    # The value, 16 bytes lower, is then below the stack pointer: the function has no place for it.
     places = [in_frame(types, copy, at) for at in (0x1100, 0x1104, 0x1177, 0x1178)]
     assert places == [None, inside, inside, None]
     types, copy = kernel(tmp_path, 4)
     # A rule derived from code also covers an epilogue that the debug data does not describe.
-    assert [in_frame(types, copy, at, (7, 8)) for at in (0x1100, 0x1177, 0x1178)] == [before] * 3
+    assert [in_frame(types, copy, at, (7, 8)) for at in (0x1100, 0x1177, 0x1178)] == [None] * 3
+    types, copy = kernel(tmp_path, 4)
+    lowered = Location(Operation("+", Operation("+", Register(7), Constant(0x40 - 16)),
+                                 Constant(MINUS_1 - 15)), True)
+    assert [in_frame(types, copy, at, (7, 0x40)) for at in (0x1100, 0x1177, 0x1178)] == [
+        lowered] * 3
 
 
 def test_without_frame_information_values_in_the_frame_are_unknown(tmp_path):

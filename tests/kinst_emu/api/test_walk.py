@@ -1,6 +1,7 @@
 """Tests of walks through machines and recordings."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import images
 import kinst_emu
 from emu.host.errors import KinstError
+from emu.machine.machine import Stop, StopReason
 from kinst_emu.api.walk import Walk
 
 PUBLIC = {"turn", "stack", "frame", "here", "args", "locals", "up", "down", "next", "step", "visit",
@@ -168,6 +170,55 @@ def test_an_operation_ends_when_it_is_interrupted(recording):
     walk.interrupted = lambda: True
     with pytest.raises(KeyboardInterrupt):
         walk.reach("describe", back=True)
+
+
+def test_a_variable_with_an_unknown_value_is_in_scope(recording):
+    walk = kinst_emu.Walk(recording)
+    assert "sum" in walk.locals() and "other" not in walk.locals()
+
+
+def test_an_interrupt_while_the_recording_moves_back_is_a_keyboard_interrupt(recording,
+                                                                             monkeypatch):
+    walk = kinst_emu.Walk(recording)
+    walk.next()
+    monkeypatch.setattr(recording.player, "seek", lambda _position: Stop(StopReason.INTERRUPTED, 0))
+    for back in (lambda: walk.step(-1), lambda: walk.next(-1)):
+        with pytest.raises(KeyboardInterrupt):
+            back()
+
+
+def test_the_limit_is_that_of_a_whole_operation(recording):
+    recording.go("classify#1")
+    walk = kinst_emu.Walk(recording, limit=10)
+    walk.next()
+    with pytest.raises(KinstError, match="not reached within 10 instructions"):
+        walk.step(30)
+    recording.go("classify#1")
+    with pytest.raises(KinstError, match="not reached within 10 instructions"):
+        walk.finish()
+
+
+def test_a_string_is_shown_behind_the_pointer_to_it(arch, tmp_path):
+    machine = kinst_emu.open(f"teaching/{arch}").boot("64M")
+    with machine.record(tmp_path / "x.rec"):
+        machine.call("strlen", "a\x1b[31m\n" + "b" * 200)
+    walk = kinst_emu.Walk(kinst_emu.Recording(tmp_path / "x.rec").go("strlen#1"))
+    text = repr(walk.args())
+    assert text.endswith('b"...') and ' "a^[[31m\\nbbb' in text and "\x1b" not in text
+
+
+def test_lines_need_debug_data(tmp_path):
+    stripped = tmp_path / "kernel"
+    plain = kinst_emu.open("teaching/amd64").path
+    if subprocess.run(["objcopy", "--strip-debug", str(plain), str(stripped)],
+                      check=False).returncode:
+        pytest.skip("objcopy is not installed")
+    machine = kinst_emu.open(str(stripped)).boot("64M")
+    walk = kinst_emu.Walk(machine)
+    for step in (walk.next, walk.step, walk.visit):
+        with pytest.raises(KinstError, match=r"no debug data|is unknown"):
+            step()
+    assert walk.stack()[0].function.startswith("cngetc") and "cngetc" in repr(walk)
 
 
 def test_where_the_recording_ends_nothing_is_executed(recording):

@@ -1,10 +1,13 @@
 """Tests of the page of ``kinst coverage``, as rendered by a browser."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from dtrace.flow.coverage import FileLines
+from kinst_emu.report.coverage_page import _pieces, page
 from tests.browser import CHROMIUM, Shown, parse_errors
 from tests.kinst_emu.commands.test_commands import run
 from tests.kinst_emu.commands.test_coverage import SOURCES, records
@@ -85,6 +88,13 @@ def test_the_buttons_go_to_lines(made):
             shown.click(f"#next-{kind}")
             now = shown.value("document.querySelector('#code .now').id")
             assert wanted(int(now[1:]))
+
+
+def test_a_line_number_far_beyond_the_file_takes_no_time():
+    found = FileLines(Counter({3: 1, 1 << 60: 1}), Counter({("f", 2): 1, ("g", 1 << 60): 1}))
+    text = page({"/a/b.c": found}, None, "", None)
+    assert "Coverage" in text
+    assert list(_pieces(found, ["1", "2", "3", "4"])) == [(1, "1\n2\n3\n4")]
 
 
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True)])

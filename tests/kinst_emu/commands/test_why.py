@@ -129,3 +129,18 @@ def test_variables_of_a_caller_are_not_read_from_registers_of_its_callee(arch, t
     why = values["panic", "why"]
     assert why["unknown"].startswith("optimized out") or '"x"' in why["value"] or (
         "0x" in why["value"] and int(why["value"].rpartition(" ")[2], 16) > 0x10000), why
+
+
+def test_the_recording_is_not_overwritten_by_the_answer(calls, arch, tmp_path):
+    copy = tmp_path / "x.rec"
+    copy.write_bytes(calls[arch].read_bytes())
+    for words in (("why", str(copy), "--html"), ("locks", str(copy), "--html"),
+                  ("path", str(copy), "--of", "strtoul", "--html"), ("coverage", str(copy), "-o"),
+                  ("coverage", str(copy), "--html")):
+        refused(run("kinst", *words, str(copy)), "is named twice on the command line")
+    assert copy.read_bytes() == calls[arch].read_bytes()
+
+
+def test_an_error_about_a_workload_names_the_workload(arch):
+    refused(run("kinst", "why", "-k", f"teaching/{arch}", 'strlen("a")', "--line", "strtoul"),
+            'kinst: strlen("a"): strtoul is not executed')

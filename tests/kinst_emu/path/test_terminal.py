@@ -19,7 +19,7 @@ import pytest
 import images
 import kinst_emu
 from dtrace.debug.source_text import SourceText
-from kinst_emu.path.terminal import HELP, PathWalk
+from kinst_emu.path.terminal import HELP, PathWalk, shown
 from kinst_emu.path.window import call_window
 from tests.kinst_emu.commands.test_commands import refused, run
 
@@ -199,6 +199,15 @@ def test_a_narrow_terminal_has_the_variables_below_the_code(played):
 def test_the_keys_q_and_escape_end_the_walk_and_a_step(played):
     found, app = walked(played, ["escape", "q", "n"])
     assert len(found) == 3 and not app.is_running
+
+
+def test_control_characters_do_not_reach_the_terminal():
+    assert shown("a\x1b]0;b\x9bc\nd").plain == "a^[]0;b\\x9bc d"
+
+
+def test_a_position_that_is_not_reached_leaves_the_walk_where_it_is(played):
+    found, _app = walked(played, ["type /fibonacci#99", "enter"])
+    assert on(found[2][1], "fibonacci#99 is not reached") and found[2][0] == found[0][0]
 
 
 def test_at_the_end_of_the_recording_the_walk_says_so(played):
