@@ -193,7 +193,7 @@ class LineSteps:
 
     def _run(self, stops: Collection[int], activation: Activation | None, poll: Poll,
              go: Callable[[Poll], StopEvent]) -> StopEvent:
-        """Run until one of the addresses is reached in an activation, or this returns.
+        """Run until one of the addresses is reached in an activation, or the activation returns.
 
         :param go: the target's method that runs forward or backward.
         """
@@ -232,8 +232,8 @@ class LineSteps:
     def step(self, poll: Poll) -> StopEvent:
         """Run to the next line, also if it is in a function that is called.
 
-        Exceptions, interrupts and other CPUs in between do not stop it; it stops where the kernel
-        returns to a program.
+        Exceptions, interrupts and other CPUs in between do not stop it, except directly after a
+        call or return; it stops where the kernel returns to a program.
 
         :raises KinstError: if lines are unknown here, or none is reached; a recording is then where
             it was.

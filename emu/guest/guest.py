@@ -406,11 +406,11 @@ class SleepMembers:
 
     :param leaves: function by which the running thread stops running; the low bits of its first
         argument, ``mask``, are the number of a reason.
-    :param reasons: reasons by number, but for sleeps and waits for locks.
+    :param reasons: text for each reason number, except those of sleeps and of waits for locks.
     :param channel: member of a thread: the address that it sleeps on; 0 if it does not sleep.
     :param ready: functions that make a thread ready to run; it is their first argument.
-    :param inner: patterns for the names of the functions that put threads to sleep or wake them,
-        between those and the functions that decide to.
+    :param inner: patterns for the names of the functions that only carry out a sleep or a wakeup;
+        answers leave them out.
     """
 
     leaves: str

@@ -43,7 +43,7 @@ class Operands:
     :param sets_flags: whether the instruction changes the condition flags.
     :param reads_flags: whether its effect depends on the condition flags.
     :param loads_constant: whether it does nothing but load a constant into a register.
-    :param ands: whether it writes the bitwise AND of its last two operands to a register.
+    :param ands: whether its result is the bitwise AND of its last two operands.
     """
 
     operands: tuple[Operand, ...] = ()

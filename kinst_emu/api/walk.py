@@ -12,6 +12,7 @@ from dtrace.stacks.locals import Local
 from dtrace.stacks.shown_locals import text_of
 from dtrace.stacks.source_frames import SourceFrame, SourceFrames
 from dtrace.stacks.stack import StackFrame
+from dwarf.debug_file import DebugDataError
 from dwarf.locations import Location, Register
 from dwarf.types import Array, Procedure, Structure, Void, declare, size_of, strip
 from dwarf.values import Value, from_bits
@@ -45,7 +46,7 @@ class Here:
     :param frame: the selected function on the stack.
     :param source: text of the source line; empty if unknown.
     :param said: what happened on the way; empty if there is nothing to say.
-    :param value: what ``finish`` returned, with its C type; None if there is no value.
+    :param value: after ``finish``, what the function returned, with its C type; otherwise None.
     """
 
     frame: SourceFrame
@@ -144,8 +145,12 @@ class Walk:
         assert isinstance(emulated, UnicornMachine)
         now = emulated.instructions, emulated.pc
         if self._known is None or self._known[0] != now:
-            frames = self._frames.physical(emulated.read_register)
-            self._known, self._selected = (now, frames, Stack(self._frames.all(frames))), 0
+            self._selected = 0
+        elif self._recording is not None:
+            return self._known[1:]
+        # The registers and the stack of a live machine may have been written since the last time.
+        frames = self._frames.physical(emulated.read_register)
+        self._known = now, frames, Stack(self._frames.all(frames))
         if not self._known[1]:
             raise KinstError(f"the CPU is about to execute {emulated.pc:#x}, which is not code of "
                              "the kernel: go to a function of the kernel first")
@@ -214,7 +219,7 @@ class Walk:
         """Go to the next time that the current line begins, in any copy of its function.
 
         :param count: number of times; negative to go back.
-        :raises KinstError: when the line is unknown, or this is a machine.
+        :raises KinstError: when the line is unknown, or to go back on a machine.
         """
         line = self.stack()[0].line
         if not line:
@@ -258,8 +263,11 @@ class Walk:
         if said or procedure is None or isinstance(strip(procedure.result), Void):
             return self._here(said or f"{called} returned")
         emulated = self.machine.emulated
-        value = from_bits(self.machine, procedure.result,
-                          emulated.read_register(emulated.arch.result))
+        try:
+            value = from_bits(self.machine, procedure.result,
+                              emulated.read_register(emulated.arch.result))
+        except DebugDataError as error:  # a structure or a floating-point number
+            return self._here(f"{called} returned; its value is unknown: {error}")
         return self._here(f"{called} returned {text_of(value)}", value)
 
     def _procedure(self, frame: SourceFrame) -> Procedure | None:

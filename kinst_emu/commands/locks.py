@@ -150,26 +150,29 @@ def _drawing(found: Sequence[Order]) -> str:
     """
     if not 0 < len(found) <= MAX_DRAWN or shutil.which("dot") is None:
         return ""
-    with PROGRESS.working("drawing the order of the locks"):
-        try:
-            drawn = subprocess.run(["dot", "-Tsvg"], input=graph(found).encode(),
-                                   capture_output=True, check=True, timeout=DRAWING).stdout
-        except (subprocess.SubprocessError, OSError):
-            return ""
+    try:
+        drawn = _svg(graph(found))
+    except (subprocess.SubprocessError, OSError):
+        return ""
     _before, begin, rest = drawn.decode("utf-8", "replace").partition("<svg")
     return begin + rest
+
+
+def _svg(text: str) -> bytes:
+    """Return a graph as drawn by Graphviz."""
+    with PROGRESS.working("drawing the order of the locks"):
+        return subprocess.run(["dot", "-Tsvg"], input=text.encode(), capture_output=True,
+                              check=True, timeout=DRAWING).stdout
 
 
 def _draw(path: Path, text: str) -> None:
     """Write the graph, as text or drawn by Graphviz."""
     content = text.encode()
     if path.suffix == ".svg":
-        with PROGRESS.working("drawing the order of the locks"):
-            try:
-                content = subprocess.run(["dot", "-Tsvg"], input=content, capture_output=True,
-                                         check=True, timeout=DRAWING).stdout
-            except (subprocess.SubprocessError, OSError) as error:
-                raise KinstError(f"--graph {path}: Graphviz cannot draw it: {error}; write a .dot "
-                                 "file instead") from None
+        try:
+            content = _svg(text)
+        except (subprocess.SubprocessError, OSError) as error:
+            raise KinstError(f"--graph {path}: Graphviz cannot draw it: {error}; write a .dot "
+                             "file instead") from None
     with replacing(path) as file:
         file.write(content)

@@ -133,7 +133,7 @@ def _slept(explainer: Explainer, arguments: argparse.Namespace, text: SourceText
         index = sleeps.index(sleeping.likely(sleeps))
     else:
         index = parse_count(wanted, "--sleep") - 1  # run() has checked that it is a number
-        if not 0 <= index < len(sleeps):
+        if index >= len(sleeps):
             raise KinstError(f"--sleep {wanted}: threads stopped running {len(sleeps)} times")
     slept = sleeping.explained(sleeps[index], index + 1)
     if arguments.html is not None:

@@ -4,7 +4,6 @@ from dtrace.debug.kernel_types import kernel_types
 from dtrace.flow.code import KernelCode
 from dtrace.flow.lock_events import Holding, LockEvents
 from dwarf.debug_file import debug_file
-from emu.elf.image import Image
 from emu.guest.guest import LockMembers
 from emu.host.errors import KinstError
 from emu.machine.running_thread import thread_of
@@ -34,9 +33,8 @@ def lock_members(player: Player) -> LockMembers:
 def has_locks(player: Player) -> bool:
     """Return whether the locks of a recording's kernel can be found."""
     machine = player.machine
-    image: Image = machine.image
     return (machine.guest.threads.locks is not None and bool(machine.guest.boot.shell_prompt)
-            and debug_file(image.file) is not None)
+            and debug_file(machine.image.file) is not None)
 
 
 def holdings(player: Player, code: KernelCode, places: LockPlaces, begin: Position, end: Position

@@ -31,7 +31,7 @@ from kinst_emu.why.text import lines as answer_lines
 LIMIT = 2_000_000_000  # maximum number of instructions of one step
 AROUND = 200  # number of lines or instructions shown before and after the current one
 NARROW = 100  # minimum width of a terminal with two columns
-HERE, CALLER = "bold reverse", "bold"
+HERE = "bold reverse"
 HELP = """\
 right, left   next, previous instruction
 s, S          next, previous line, also in functions that are called
@@ -48,7 +48,7 @@ W             why this instruction is executed
               or FILE:LINE; -FUNCTION and -FILE:LINE go back
 c             source lines or instructions
 Escape        interrupt a long step
-?             this help; any key closes it
+?             this help; any key but the arrows closes it
 q, Ctrl-C     quit"""
 
 
@@ -192,7 +192,7 @@ def _place(value: Value, member: str) -> tuple[int, int] | None:
 
 
 class Words(ModalScreen[None]):
-    """Screen with a text, which any key but the arrows closes."""
+    """Screen with a text; any key other than the arrows and Page Up and Down closes it."""
 
     CSS = """
     Words { align: center middle; }

@@ -18,8 +18,8 @@ def packed(content: bytes) -> str:
 
 
 def packed_json(data: object) -> str:
-    """Return compressed JSON data; bytes in names that are not text become escapes."""
-    return packed(json.dumps(data, separators=(",", ":")).encode("utf-8", "backslashreplace"))
+    """Return data as compressed JSON, for ``unpackJson`` of ``templates/unpack.js``."""
+    return packed(json.dumps(data, separators=(",", ":")).encode())
 
 
 def page(template: str, title: str, about: str, **values: object) -> str:

@@ -82,7 +82,7 @@ function mark(line) {
 function next(kind) {
   const rows = [...document.querySelectorAll(`#code .${kind}`)];
   const at = rows.map(row => Number(row.id.slice(1)));
-  const found = at.find(line => line > view.line && !(kind !== "new" && at.includes(line - 1) && view.line === line - 1)) ?? at[0];
+  const found = at.find(line => line > view.line) ?? at[0];
   if (found) mark(found);
 }
 function route() {

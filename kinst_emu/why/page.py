@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dtrace.debug.source_text import SourceText
 from kinst_emu.report.page_file import page as filled
 from kinst_emu.why.explainer import Answer, Place, Reason, number
-from kinst_emu.why.sleeping import Slept
+from kinst_emu.why.sleeping import Slept, woken
 from kinst_emu.why.text import HOW, once, taken_text
 
 AROUND = 4  # number of source lines shown before and after a line
@@ -35,7 +35,7 @@ class Event:
 class Part:
     """A part of a page with its own heading.
 
-    :param ends: how the story ends.
+    :param ends: a note after the events; may be empty.
     :param stack: lines of a stack.
     """
 
@@ -69,17 +69,12 @@ def parts_of_sleep(slept: Slept, text: SourceText | None) -> Iterator[Part]:
     on = f" on {slept.channel}" if slept.channel else ""
     for heading, answer, stack in (
             (f"Why it slept{on}", slept.asleep, slept.stack),
-            (_woken(slept), slept.waking, slept.waker)):
+            (_capital(woken(slept)), slept.waking, slept.waker)):
         yield Part(heading, () if answer is None else tuple(_events(answer, text)), stack=stack)
 
 
-def _woken(slept: Slept) -> str:
-    wake = slept.sleep.wake
-    if wake is None:
-        return "Nobody woke it in this recording"
-    by = wake.thread or "the kernel"
-    by = f"an interrupt during {by}" if slept.interrupted else by
-    return f"Who woke it: {by}, after {wake.position.time - slept.sleep.begin.time} ns"
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _events(answer: Answer, text: SourceText | None) -> Iterator[Event]:

@@ -151,17 +151,22 @@ def lines(slept: Slept) -> Iterator[str]:
     if slept.channel:
         yield f"  on {slept.channel}"
     yield from _part(slept.asleep, slept.stack)
+    yield f"  {woken(slept)}"
+    if slept.sleep.wake is not None:
+        yield from _part(slept.waking, slept.waker)
+
+
+def woken(slept: Slept) -> str:
+    """Return who woke a thread, and when."""
     wake = slept.sleep.wake
     if wake is None:
-        yield "  nobody woke it in this recording" if slept.sleep.end is None else (
-            "  it became ready without being woken by another thread")
-        return
-    waited = wake.position.time - slept.sleep.begin.time
+        return "nobody woke it in this recording" if slept.sleep.end is None else (
+            "it became ready without being woken by another thread")
     by = wake.thread or "the kernel"
     if slept.interrupted:
         by = f"an interrupt during {by}"
-    yield f"  woken after {waited} ns by {by} [{wake.position.instructions}]"
-    yield from _part(slept.waking, slept.waker)
+    waited = wake.position.time - slept.sleep.begin.time
+    return f"woken after {waited} ns by {by} [{wake.position.instructions}]"
 
 
 def _part(answer: Answer | None, stack: Sequence[str]) -> Iterator[str]:

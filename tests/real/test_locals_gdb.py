@@ -77,9 +77,8 @@ def compare(shown, variables, counts, place):
             continue
         try:
             mine = variables[name]
-        except KinstError as error:
+        except KinstError:
             counts["both unknown" if value is None else "unknown to us"] += 1
-            assert value is not None or str(error)
             continue
         if value is None:
             counts["unknown to gdb"] += 1
@@ -114,3 +113,4 @@ def test_variables_at_random_moments_equal_those_of_gdb(arch, tmp_path):
     assert counts["different"] <= STOPS // 500, counts
     assert counts["equal"] > STOPS and counts["both unknown"] > STOPS // 4, counts
     assert counts["unknown to us"] <= STOPS // 20 and counts["other function"] <= STOPS // 20
+    assert counts["not in scope for us"] <= STOPS // 20, counts

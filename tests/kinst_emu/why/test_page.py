@@ -78,7 +78,7 @@ def test_a_sleep_has_a_part_for_the_sleeper_and_one_for_the_waker(tmp_path):
     html5lib.HTMLParser(strict=True).parse(text)
     assert "cat/&lt;b&gt; slept" in text and "<b>" not in text
     assert text.index("Why it slept on pipe+0x8") < text.index("kernel`pipe_read") < text.index(
-        "Who woke it: writer, after 400 ns") < text.index("kernel`pipe_write")
+        "Woken after 400 ns by writer [50]") < text.index("kernel`pipe_write")
     assert list(lines(slept)) == [
         "cat/<b> slept", "  on pipe+0x8", "    stack", "      kernel`pipe_read",
         "  woken after 400 ns by writer [50]", "    stack", "      kernel`pipe_write"]
