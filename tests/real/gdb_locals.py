@@ -50,4 +50,5 @@ with open(os.environ["POSITIONS"]) as given, open(os.environ["RESULTS"], "w") as
     for position in map(int, given):
         gdb.execute(f"monitor go {position}", to_string=True)
         gdb.execute("maintenance flush register-cache", to_string=True)
+        gdb.execute("maintenance flush dcache", to_string=True)
         results.write(json.dumps([position, list(functions())]) + "\n")

@@ -69,7 +69,18 @@ def ours(walk):
     return found
 
 
-def compare(shown, variables, counts, place):
+def is_epilogue(machine):
+    """Return whether the next instruction belongs to an epilogue.
+
+    Clang's debug data describes none for arm64 and riscv64, so gdb uses a frame register there that
+    may already be the caller's.
+    """
+    function = machine.kernel.image.symbols.function_at(machine.pc)
+    return function is not None and machine.stacks.follower.in_epilogue(
+        function, machine.pc) is not None
+
+
+def compare(shown, variables, counts, place, epilogue):
     """Count how our variables of a function relate to those of gdb."""
     for name, value in shown.items():
         if name not in variables:
@@ -85,7 +96,7 @@ def compare(shown, variables, counts, place):
         elif value is False or isinstance(mine, CStruct | CArray | str | float):
             counts["not compared"] += 1
         elif (int(mine) - value) % (1 << 64):
-            counts["different"] += 1
+            counts["different in an epilogue" if epilogue else "different"] += 1
             print(f"{place}: {name} is {int(mine):#x}, gdb says {value:#x}")
         else:
             counts["equal"] += 1
@@ -106,11 +117,12 @@ def test_variables_at_random_moments_equal_those_of_gdb(arch, tmp_path):
         recording.go(position)
         for (function, variables), (name, values) in zip(ours(walk), shown, strict=False):
             if function == name:
-                compare(values, variables, counts, f"{function} at {position}")
+                compare(values, variables, counts, f"{function} at {position}",
+                        is_epilogue(recording.machine))
             else:
                 counts["other function"] += 1
     print(arch, STOPS, dict(counts))
-    assert counts["different"] <= STOPS // 500, counts
+    assert not counts["different"] and counts["different in an epilogue"] < STOPS // 20, counts
     assert counts["equal"] > STOPS and counts["both unknown"] > STOPS // 4, counts
     assert counts["unknown to us"] <= STOPS // 20 and counts["other function"] <= STOPS // 20
     assert counts["not in scope for us"] <= STOPS // 20, counts
