@@ -144,13 +144,13 @@ class Walk:
         emulated = self.machine.emulated
         assert isinstance(emulated, UnicornMachine)
         now = emulated.instructions, emulated.pc
-        if self._known is None or self._known[0] != now:
+        moved = self._known is None or self._known[0] != now
+        if self._known is None or moved or self._recording is None:
+            # The registers and stack of a live machine may have been written since the last time.
+            frames = self._frames.physical(emulated.read_register)
+            self._known = now, frames, Stack(self._frames.all(frames))
+        if moved:
             self._selected = 0
-        elif self._recording is not None:
-            return self._known[1:]
-        # The registers and the stack of a live machine may have been written since the last time.
-        frames = self._frames.physical(emulated.read_register)
-        self._known = now, frames, Stack(self._frames.all(frames))
         if not self._known[1]:
             raise KinstError(f"the CPU is about to execute {emulated.pc:#x}, which is not code of "
                              "the kernel: go to a function of the kernel first")

@@ -69,18 +69,20 @@ def ours(walk):
     return found
 
 
-def is_epilogue(machine):
-    """Return whether the next instruction belongs to an epilogue.
+def has_callers_frame(machine):
+    """Return whether the next instruction belongs to a prologue or epilogue.
 
-    Clang's debug data describes none for arm64 and riscv64, so gdb uses a frame register there that
-    may already be the caller's.
+    Clang's debug data does not describe them for arm64 and riscv64, so gdb uses the frame register,
+    which may be the caller's there.
     """
-    function = machine.kernel.image.symbols.function_at(machine.pc)
-    return function is not None and machine.stacks.follower.in_epilogue(
-        function, machine.pc) is not None
+    function, follower = (machine.kernel.image.symbols.function_at(machine.pc),
+                          machine.stacks.follower)
+    return function is not None and any(
+        find(function, machine.pc) is not None
+        for find in (follower.in_prologue, follower.in_epilogue))
 
 
-def compare(shown, variables, counts, place, epilogue):
+def compare(shown, variables, counts, place, outside):
     """Count how our variables of a function relate to those of gdb."""
     for name, value in shown.items():
         if name not in variables:
@@ -96,7 +98,7 @@ def compare(shown, variables, counts, place, epilogue):
         elif value is False or isinstance(mine, CStruct | CArray | str | float):
             counts["not compared"] += 1
         elif (int(mine) - value) % (1 << 64):
-            counts["different in an epilogue" if epilogue else "different"] += 1
+            counts["different outside the body" if outside else "different"] += 1
             print(f"{place}: {name} is {int(mine):#x}, gdb says {value:#x}")
         else:
             counts["equal"] += 1
@@ -118,11 +120,11 @@ def test_variables_at_random_moments_equal_those_of_gdb(arch, tmp_path):
         for (function, variables), (name, values) in zip(ours(walk), shown, strict=False):
             if function == name:
                 compare(values, variables, counts, f"{function} at {position}",
-                        is_epilogue(recording.machine))
+                        has_callers_frame(recording.machine))
             else:
                 counts["other function"] += 1
     print(arch, STOPS, dict(counts))
-    assert not counts["different"] and counts["different in an epilogue"] < STOPS // 20, counts
+    assert not counts["different"] and counts["different outside the body"] < STOPS // 20, counts
     assert counts["equal"] > STOPS and counts["both unknown"] > STOPS // 4, counts
     assert counts["unknown to us"] <= STOPS // 20 and counts["other function"] <= STOPS // 20
     assert counts["not in scope for us"] <= STOPS // 20, counts

@@ -269,3 +269,13 @@ def test_source_text_is_shown_where_the_user_has_the_files(recording):
     assert repr(walk.here()).endswith("\n    {") and "<pre>" in walk.here()._repr_html_()
     with pytest.raises(KinstError, match="no such directory"):
         kinst_emu.Walk(recording, ["/nonexistent"])
+
+
+def test_outside_the_kernel_each_question_is_an_error(recording, monkeypatch):
+    walk = kinst_emu.Walk(recording)
+    monkeypatch.setattr(walk._frames, "physical", lambda _read: [])
+    for _ in range(2):  # also the second time, when the stack is known
+        for ask in (walk.stack, walk.locals, walk.here):
+            with pytest.raises(KinstError, match="is not code of the kernel"):
+                ask()
+        assert "is not code of the kernel" in repr(walk)

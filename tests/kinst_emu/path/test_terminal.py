@@ -64,7 +64,7 @@ def walked(played, keys, size=(150, 45), text=True):
                     if one:
                         await pilot.press(one)
                 await pilot.pause()
-                while app.busy:
+                while app.busy and app.is_running:
                     await asyncio.sleep(0.01)
                 for _ in range(3):
                     await pilot.pause()
