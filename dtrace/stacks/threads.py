@@ -94,20 +94,21 @@ class Threads:
             return
 
     def at(self, address: int) -> Thread:
-        """Return the thread with its structure at an address; what cannot be read is 0 or empty."""
+        """Return the thread with its structure at an address.
+
+        :raises KinstError: if it cannot be read, or the kernel's threads are unknown.
+        """
         members, lists = self._machine.guest.programs.members, self._lists
-        tid, name, pid, process_name, saved = 0, "", 0, "", 0
-        if self._thread is not None:
-            thread = CStruct(self._thread, address, self._machine)
-            try:
-                tid, name = _number(thread, lists.tid), _text(thread[lists.name])
-                saved = _number(thread, lists.saved)
-                if members is not None:
-                    process = thread[members.process]
-                    pid, process_name = int(process[lists.pid]), _text(process[lists.process_name])
-            except UNREADABLE:
-                pass
-        return Thread(address, tid, name, pid, process_name, saved)
+        if self._thread is None or members is None:
+            raise KinstError(f"{self._machine.image.path}: the threads of this kernel are unknown")
+        thread = CStruct(self._thread, address, self._machine)
+        try:
+            process = thread[members.process]
+            return Thread(address, _number(thread, lists.tid), _text(thread[lists.name]),
+                          int(process[lists.pid]), _text(process[lists.process_name]),
+                          _number(thread, lists.saved))
+        except UNREADABLE:
+            raise KinstError(f"the thread at {address:#x} cannot be read") from None
 
     def _processes(self) -> Iterator[CStruct]:
         """Yield the processes on the readable part of the kernel's list."""

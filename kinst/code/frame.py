@@ -18,7 +18,6 @@ from kinst.relocation.trap import GuestTrap
 from kinst.relocation.verdict import ConditionalJump, Jump, Verdict
 
 MOST = 64  # maximum number of instructions in a prologue or epilogue
-PAIR = 4  # size in bytes of the first instruction of a pair
 WORD = 8
 LONGEST = 16  # maximum length of an instruction in bytes
 
@@ -89,15 +88,20 @@ class FrameFollower:
         return None
 
     def _before(self, function: Symbol, address: int) -> Verdict | None:
-        """Return the 4-byte instruction before another one, or None.
+        """Return the instruction before an indirect jump, or None.
 
-        It may be the first of a pair that computes the target of a jump (riscv64's AUIPC and JALR).
+        It may contain a part of the jump's target.
         """
-        first = address - PAIR
-        if first < function.address:
+        table = self._trap.instructions
+        if table.links(table.classify(self._read(address, LONGEST), address)[1]) is not False:
             return None
-        length, verdict = self._trap.instructions.classify(self._read(first, PAIR), first)
-        return verdict if length == PAIR else None
+        at, before = function.address, None
+        while at < address:
+            length, before = table.classify(self._read(at, LONGEST), at)
+            if not length:
+                return None
+            at += length
+        return before if at == address else None
 
     def in_prologue(self, function: Symbol, address: int) -> CodeFrame | None:
         """Return the frame at an instruction of a prologue, or None outside prologues.
