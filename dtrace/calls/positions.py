@@ -185,6 +185,10 @@ def probed(player: Player, description: str) -> ReachedAt:
             raise KinstError(f"{description}: not a usable position, because all system calls "
                              "share one probe location in the kernel; use "
                              f"fbt::{static.call.function}:{static.name} instead")
+        if static is not None and breakpoints.is_bypassed(static):
+            raise KinstError(f"{description}: not a usable position, because this probe also fires "
+                             "where the kernel passes no tracepoint; 'kdtrace --replay' prints "
+                             "when it fires")
     found, tails = list[int](), set[int]()
     for number in made.numbers:
         addresses, probe = list(breakpoints.addresses(number)), breakpoints.probe(number)

@@ -115,6 +115,38 @@ class LockMembers:
 
 
 @dataclass(frozen=True)
+class LockPath:
+    """A function that acquires or releases a lock if inline code has not done so at once.
+
+    The inline code tries to swap the lock's word, and calls the function if that fails.
+
+    :param function: name of the function.
+    :param probe: name of the static probe that fires for the lock.
+    :param kind: index of the lock's kind in ``LockMembers.kinds``.
+    :param acquires: whether the function acquires the lock.
+    """
+
+    function: str
+    probe: str
+    kind: int
+    acquires: bool
+
+
+@dataclass(frozen=True)
+class LockProbes:
+    """Static probes for locks, whose tracepoints the kernel bypasses unless a variable is set.
+
+    :param provider: provider of the probes.
+    :param enabled: the variable.
+    :param paths: functions that the kernel calls to acquire or release a lock.
+    """
+
+    provider: str
+    enabled: str
+    paths: tuple[LockPath, ...]
+
+
+@dataclass(frozen=True)
 class Allocator:
     """The kernel's memory allocator: ``function(size, &kind, flags)``."""
 
@@ -642,7 +674,8 @@ class GuestProbes:
         (provider, name) whose code tests it.
     :param operations: provider and module of static probes whose functions are inlined into their
         callers, where calls can bypass the tracepoints.
-    :param unseen: provider -> note about events of the provider that are not detected.
+    :param locks: probes for locks; None: the kernel has none.
+    :param unseen: (provider, pattern for names) -> note about probes that do not fire.
     """
 
     declared: Callable[[Image, VirtualMemory], list[StaticProbe]] | None = None
@@ -651,7 +684,8 @@ class GuestProbes:
     tracepoint: bytes = b""
     guard: tuple[str, frozenset[tuple[str, str]]] = ("", frozenset())
     operations: tuple[str, str] = ("", "")
-    unseen: Mapping[str, str] = field(default_factory=dict)
+    locks: LockProbes | None = None
+    unseen: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

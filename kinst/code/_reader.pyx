@@ -362,6 +362,26 @@ cdef class CodeReader:
                                 &relative)
         return length, key[:key_length] if length else b"", relative
 
+    def step(self, const uint8_t[::1] code, uint64_t address):
+        """Return where the first instruction of ``code`` leads.
+
+        :return: (length, or 0 if the instruction is invalid; its operation; the operation's target,
+            registers a and b, and number ``extra``; whether it returns to the caller, or calls).
+        """
+        cdef uint32_t length = 0
+        cdef int32_t relative = 0
+        cdef int64_t number = -1
+        cdef const Template *t
+        if code.shape[0]:
+            number = self.template_of(&code[0], <uint32_t>min(code.shape[0], 15), address, &length,
+                                      &relative)
+        if number < 0:
+            return 0, REFUSE, 0, NO_REGISTER, NO_REGISTER, 0, False, False
+        t = &self.templates.all[number]
+        return (length, t.op, target_of(t, address, relative), t.a, t.b, t.extra,
+                t.op == RETURN or bool(t.flags & RETURNS),
+                t.op == CALL or t.op == LINK and t.a != NO_REGISTER or t.op == INDIRECT and t.truth)
+
     def lengths(self, const uint8_t[::1] code):
         """Return the lengths of the instructions in ``code``, up to the first invalid one."""
         cdef uint8_t key[MAX_CODE]

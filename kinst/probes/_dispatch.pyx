@@ -78,6 +78,8 @@ cdef enum:
     STACK_PAGE = 4096
     MAX_TABLES = 4  # maximum number of system call tables
     MAX_OPERATIONS = 512
+    MAX_LOCKS = 16  # maximum number of kinds of locks
+    MAX_LOCK_SWAPS = 1 << 20
     MAX_PENDING = 4096  # maximum number of vnode operation calls in progress
     MAX_CALLS = 1 << 16  # maximum number of system calls per table
     CALL_ARGUMENTS = 8  # maximum number of arguments of a system call
@@ -113,6 +115,7 @@ include "_operations.pxi"
 include "_tracepoint.pxi"
 include "_system_call.pxi"
 include "_operation.pxi"
+include "_lock.pxi"
 include "_program.pxi"
 include "_returns.pxi"
 include "_inline.pxi"

@@ -97,6 +97,8 @@ cdef void firing_fire(Dispatch *d, const Site *s) noexcept nogil:
         syscall_fire(d, s.call)
     if s.operation:
         operation_fire(d, s)
+    if s.lock:
+        lock_fire(d, s)
     if d.reached != NONE:
         i = d.sites[d.reached].first
         d.reached = NONE

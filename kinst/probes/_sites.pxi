@@ -44,6 +44,7 @@ cdef class ProbeSites(CodeReader):
         free(self.d.records)
         free(self.d.slot_site)
         free(self.d.slot_used)
+        free(self.d.lock_swaps)
 
     def __init__(self, Engine engine, shape, classify):
         cdef Dispatch *d = &self.d
@@ -279,6 +280,54 @@ cdef class ProbeSites(CodeReader):
         else:
             d.operations[operation].entry = probe
 
+    def add_lock(self, *, uint64_t word, uint64_t flags, uint64_t shared, uint32_t sharers,
+                 uint64_t kind_at, uint32_t shift, uint32_t mask, uint32_t number):
+        """Add a kind of lock (``LockState`` in ``_structures.pxi``); return its number."""
+        self.unchanging()
+        cdef Dispatch *d = &self.d
+        if d.lock_count == MAX_LOCKS or sharers >= 64 or shift >= 32:
+            raise ValueError(f"there can be at most {MAX_LOCKS} kinds of locks, whose numbers are "
+                             "in words of 32 and 64 bits")
+        d.locks[d.lock_count] = LockState(word, flags, shared, sharers, kind_at, shift, mask, number)
+        d.lock_count += 1
+        return d.lock_count - 1
+
+    def add_lock_swap(self, uint32_t probe, uint32_t kind, uint64_t address, bytes code, *,
+                      bint acquires, bint uncertain, uint8_t result, uint64_t result_mask,
+                      uint8_t equal, uint64_t value, uint8_t base, uint8_t index, uint64_t scale,
+                      int64_t offset, uint8_t old, uint8_t new, uint64_t merges):
+        """Make a static probe fire after a swap of a lock's word (``LockSwap``).
+
+        :param kind: number of the lock's kind.
+        :param address: address of the instruction after the swap.
+        :raises ValueError: if no probe can be at that instruction.
+        """
+        self.unchanging()
+        cdef Dispatch *d = &self.d
+        cdef LockSwap *more
+        cdef uint32_t room
+        if kind >= <uint32_t>d.lock_count or probe >= d.probe_count or d.probes[probe].site != NONE:
+            raise ValueError("no kind of lock has this number, or the probe is not a static probe")
+        for r in (result, equal, base, index, old, new):
+            if r != NO_REGISTER and r >= d.count:
+                raise ValueError(f"there is no register {r}")
+        if d.lock_swap_count == d.lock_swap_room:
+            room = max(1024, 2 * d.lock_swap_room)
+            if room > MAX_LOCK_SWAPS:
+                raise ValueError(f"there can be at most {MAX_LOCK_SWAPS} swaps of locks")
+            more = <LockSwap *>realloc(d.lock_swaps, room * sizeof(LockSwap))
+            if more == NULL:
+                raise MemoryError
+            d.lock_swaps, d.lock_swap_room = more, room
+        cdef uint32_t site = self._site(address, code)
+        if d.sites[site].lock:
+            raise ValueError("another lock is acquired or released at this address")
+        d.lock_swaps[d.lock_swap_count] = LockSwap(
+            result_mask, value, scale, <uint64_t>offset, merges, kind, probe, result, equal, base, index,
+            old, new, acquires, uncertain)
+        d.lock_swap_count += 1
+        d.sites[site].lock = d.lock_swap_count
+
     def add_call(self, int table, uint32_t index, bint returns, uint32_t probe, widths):
         """Make a static probe fire when a system call begins or has returned.
 
@@ -495,6 +544,8 @@ cdef class ProbeSites(CodeReader):
         d.site_count = d.probe_count = 0
         d.programs.count = 0
         d.operation_count = d.pending_count = 0
+        d.lock_count = d.lock_swap_count = 0
+        d.lock_passed = 0
         program_forget_left(&d.programs)
         syscall_forget_calls(d)
         return_forget_tails(d)

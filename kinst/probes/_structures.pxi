@@ -16,6 +16,7 @@ cdef struct Site:
     uint8_t call  # CALL_BEGINS or CALL_ENDS if system calls begin or return here, else 0
     # 2 * n + 1 at the call of vnode operation n, 2 * n + 2 at the operation's return; elsewhere 0
     uint32_t operation
+    uint32_t lock  # number of the lock's swap before this instruction, plus 1; elsewhere 0
     # whether this is a program's repeated instruction (amd64 REP); each repetition is counted
     uint8_t repeats
     uint32_t behind  # in a program, number of instructions that precede this one in its ``block``
@@ -54,6 +55,36 @@ cdef struct Probe:
 cdef struct Operation:
     uint32_t entry
     uint32_t returns
+
+# A kind of lock.
+cdef struct LockState:
+    uint64_t word  # offset of the word in the lock
+    uint64_t flags  # bits of the word that belong to neither the owner nor the sharers
+    uint64_t shared  # bits that are set while the lock is shared; 0 if threads cannot share it
+    uint32_t sharers  # number of the lowest bit that counts the sharers
+    uint64_t kind_at  # offset in the lock of the 32-bit word that contains the kind's number
+    uint32_t shift
+    uint32_t mask
+    uint32_t number
+
+# A swap of a lock's word.  It was successful if the bits ``result_mask`` of the register ``result``
+# are those of the register ``equal`` or, if there is none, of ``value``.
+cdef struct LockSwap:
+    uint64_t result_mask
+    uint64_t value
+    uint64_t scale
+    uint64_t offset
+    uint64_t merges  # address of the site of another swap to which this one's site jumps, or 0
+    uint32_t kind
+    uint32_t probe
+    uint8_t result
+    uint8_t equal
+    uint8_t base
+    uint8_t index
+    uint8_t old
+    uint8_t new
+    bint acquires
+    bint uncertain  # whether it may swap the word of something else
 
 # A call of a vnode operation that is in progress.
 cdef struct Pending:
@@ -157,6 +188,15 @@ cdef struct Dispatch:
     Pending pending[MAX_PENDING]
     uint64_t latest  # instruction count at the latest call; a decrease invalidates ``pending``
     int pending_count
+    LockState locks[MAX_LOCKS]
+    int lock_count
+    LockSwap *lock_swaps
+    uint32_t lock_swap_count
+    uint32_t lock_swap_room
+    # The site that a thread will pass after a swap that is not the site's own, or 0
+    uint64_t lock_passed
+    uint64_t lock_thread
+    uint64_t lock_history
     void *owner
     int path
     bint counting_only

@@ -10,6 +10,7 @@ from emu.host.errors import MemoryAccessError
 from emu.machine.machine import Machine
 from kinst.probes import guards, operations, system_calls
 from kinst.probes.kinds import ProbeKind
+from kinst.probes.lock_probes import MachineLocks
 from kinst.probes.probed_code import ProbedCode, ProbeError
 from kinst.relocation.verdict import Refuse
 
@@ -25,6 +26,7 @@ class DeclaredProbes(ProbedCode):
         self._static: dict[int, int] = {}  # index in ``declared`` -> ID of the probe
         self._gates = False  # whether the gates (functions that tracepoints call) were added
         self._operations: dict[str, int] = {}  # function name -> index of the vnode operation
+        self._locks = MachineLocks(self)
         # system call table -> the dispatcher's index of the table
         self._tables: dict[CallTable, int] = {}
 
@@ -34,6 +36,7 @@ class DeclaredProbes(ProbedCode):
         self._static.clear()
         self._tables.clear()
         self._operations.clear()
+        self._locks.forget()
         self._gates = False
 
     @property
@@ -61,7 +64,7 @@ class DeclaredProbes(ProbedCode):
         """Add a static probe with all its tracepoints, unless the probe exists; return its number.
 
         :param index: its index in ``declared``.
-        :param types: returns the kernel's types, which a system call probe needs.
+        :param types: returns the kernel's types, which system call probes and probes of locks need.
         :param debug: returns the debug data, to find calls that bypass the tracepoints.
         :raises ProbeError: when the kernel's code is not as expected, or the types are missing.
         """
@@ -83,8 +86,12 @@ class DeclaredProbes(ProbedCode):
                                      f"'{name}', which {verdict.reason}")
                 self.dispatcher.add_gate(gate.address, code, count)
             self._gates = True
+        probe = self.declared[index]
+        is_lock = self._locks.knows(probe)
+        swaps = self._locks.swaps(probe, self.declared, types) if is_lock else []
+        replaced = self._locks.replaced(probe) if is_lock else set()
         points = [(point.address, self._code_at(point.address), point.target)
-                  for point in self.declared[index].tracepoints]
+                  for point in probe.tracepoints if point.address not in replaced]
         wanted = self.machine.guest.probes.tracepoint
         for address, code, _target in points:
             if not code.startswith(wanted):
@@ -95,12 +102,19 @@ class DeclaredProbes(ProbedCode):
         try:
             for address, code, target in points:
                 self.dispatcher.add_tracepoint(number, address, code, target)
-                self._add_guard(self.declared[index], address)
-            self._add_operation(self.declared[index], number, debug)
+                self._add_guard(probe, address)
+            self._add_operation(probe, number, debug)
+            for swap in swaps:
+                self._locks.add(number, swap)
         except ValueError as error:  # the code is not what a compiler generates
-            raise ProbeError(f"{self.declared[index].text}: {error}") from None
+            raise ProbeError(f"{probe.text}: {error}") from None
         self._static[index] = number
         return number
+
+    def is_bypassed(self, probe: StaticProbe) -> bool:
+        """Return whether a static probe also fires where the kernel passes no tracepoint."""
+        operations = self.machine.guest.probes.operations
+        return (probe.provider, probe.module) == operations or self._locks.knows(probe)
 
     def _add_operation(self, probe: StaticProbe, number: int,
                        debug: Callable[[], DebugIndex] | None) -> None:

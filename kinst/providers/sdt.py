@@ -55,9 +55,9 @@ class Sdt(Provider):
             refusals.append(f"{wanted.text}: calls that bypass the tracepoints of "
                             f"{declared[operations[0]].provider}:{declared[operations[0]].module} "
                             "cannot be probed: the kernel has no DWARF")
-        for provider, what in probes.machine.guest.probes.unseen.items():
-            if any(declared[n].provider == provider for n in found) and not is_glob(
-                    wanted.provider) and wanted.provider:
+        for (provider, name), what in probes.machine.guest.probes.unseen.items():
+            if any(declared[n].provider == provider and matches(name, declared[n].name)
+                   for n in found) and not is_glob(wanted.provider) and wanted.provider:
                 refusals.append(f"{wanted.text}: {what}")
         return MadeProbes(made, [wanted.text], list(dict.fromkeys(refusals)))
 

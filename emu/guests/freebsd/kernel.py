@@ -17,6 +17,8 @@ from emu.guest.guest import (
     Loader,
     LockKind,
     LockMembers,
+    LockPath,
+    LockProbes,
     PageFaults,
     ProcessMembers,
     ProgramStart,
@@ -109,6 +111,20 @@ LOCK_MEMBERS = LockMembers(
      ("_epoch_enter_preempt", "_epoch_exit_preempt", "epoch"),
      ("epoch_enter_preempt", "epoch_exit_preempt", "epoch"),
      ("epoch_enter", "epoch_exit", "epoch")), stack=4 * 4096)
+
+# Functions that inline code of sys/mutex.h, rwlock.h and sx.h calls, or code of kern_mutex.c,
+# kern_rwlock.c and kern_sx.c; the numbers are indices in LOCK_MEMBERS.
+LOCK_PROBES = LockProbes("lockstat", "lockstat_enabled", (
+    LockPath("__mtx_lock_sleep", "adaptive-acquire", 1, True),
+    LockPath("__mtx_unlock_sleep", "adaptive-release", 1, False),
+    LockPath("_mtx_lock_spin_cookie", "spin-acquire", 0, True),
+    LockPath("thread_lock_flags_", "spin-acquire", 0, True),
+    *(LockPath(f"__rw_{how}{what}_hard", f"rw-{event}", 5, acquires)
+      for what, event, acquires in (("lock", "acquire", True), ("unlock", "release", False))
+      for how in "rw"),
+    *(LockPath(f"_sx_{how}{what}_hard", f"sx-{event}", 2, acquires)
+      for what, event, acquires in (("lock", "acquire", True), ("unlock", "release", False))
+      for how in "sx")))
 
 # Functions and members used to start a thread (RFSTOPPED of sys/unistd.h; TSF_BOUND and
 # td_get_sched() of kern/sched_ule.c).
@@ -212,9 +228,10 @@ def freebsd(
         probes=GuestProbes(
             static_probes, call_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
             tracepoint=tracepoint, guard=("sdt_probes_enabled", GUARDED),
-            operations=("vfs", "vop"), unseen={
-                "lockstat": "uncontended locks and wait times are not detected: they bypass its "
-                "tracepoints"}),
+            operations=("vfs", "vop"), locks=LOCK_PROBES, unseen={
+                ("lockstat", f"*-{event}"): "probes named *-block and *-spin do not fire, because "
+                "the kernel measures how long a thread blocks or spins only while "
+                f"{LOCK_PROBES.enabled} is set" for event in ("block", "spin")}),
         members={
             "tid": (("thread", "td_tid"),), "errno": (("thread", "td_errno"),),
             "pid": (("thread", "td_proc"), ("proc", "p_pid")),
