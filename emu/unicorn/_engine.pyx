@@ -5,15 +5,14 @@ The public C interface of libunicorn (``unicorn/unicorn.h``) is called through a
 from Python, so that this module and the Python package share one copy of the library.
 
 The clock counts guest instructions.  A translated block adds its instructions when it is entered;
-if the block is left early, ``settle`` corrects the count.  ``now`` is
-the time that devices see, in virtual nanoseconds: the count at the last *canonical* block start
-plus ``skew`` (skipped idle time and the cost of polling a clock).
+if the block is left early, ``settle`` corrects the count.  Devices see the time ``now`` (virtual
+ns): the count at the last *canonical* block start plus ``skew`` (idle time and clock polling).
 
-A block start is canonical when the guest's own code causes it: it follows an instruction that
-ends a block by itself (a jump, or a change of the interrupt mask) or an exception.  Events become
-due and interrupts are taken only there.  Blocks also begin where a probe, a stop or a limit of
-the CPU model (the end of a page, too many instructions) cut one.  Those starts are not canonical,
-so that observers do not influence a run.
+A block start is canonical when the guest's own code causes it: it follows an instruction that ends
+a block by itself (a jump, or a change of the interrupt mask) or an exception.  Events become due
+and interrupts are taken only there.  Blocks also begin where a probe, a stop or a limit of the CPU
+model (the end of a page, too many instructions) cut one.  These starts are not canonical, so that
+observers do not influence a run.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
@@ -351,6 +350,11 @@ cdef class Engine(EngineWiring):
     def watches_thread(self):
         """Whether the current CPU's thread word is known (``watch_thread``)."""
         return self.clock.thread_word != NULL
+
+    def interrupt(self, uint32_t vector, uint64_t pc):
+        """Enter the handler of an external interrupt; return False if Python has to do it."""
+        return vector < 256 and delivers(&self.clock) and self.clock.deliver(
+            &self.clock, EXTERNAL + vector, pc) == DELIVERED
 
     def taken(self):
         """Count an exception or interrupt that was delivered or emulated."""

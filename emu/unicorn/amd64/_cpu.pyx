@@ -19,6 +19,7 @@ from emu.amd64 import registers
 from emu.unicorn._engine cimport (
     DECLINED,
     DELIVERED,
+    EXTERNAL,
     Answer,
     CONTEXT_HEADER,
     Clock,
@@ -261,9 +262,12 @@ cdef Answer deliver(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil:
     cdef uint32_t kind, ist
     cdef int words = 0
     cdef bint user
+    cdef bint external = vector >= EXTERNAL
     if vector == SYSCALL:
         return system_call(c, pc)
-    if vector > 31 or not FAULTS >> vector & 1:
+    if external:
+        vector -= EXTERNAL
+    elif vector > 31 or not FAULTS >> vector & 1:
         return DECLINED
     c.reg_read(c.uc, IDTR, &table)
     if table.limit < 16 * vector + 15 or not guest_read(c, table.base + 16 * vector, gate, 16):
@@ -280,9 +284,9 @@ cdef Answer deliver(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil:
         if not guest_read(c, table.base + (IST + 8 * ist if ist else RSP0), &top, 8):
             return DECLINED
     c.context_save(c.uc, c.context)
-    if word_in_context(c, c.exception_places[ERROR_CODE] + 4)[0]:
+    if not external and word_in_context(c, c.exception_places[ERROR_CODE] + 4)[0]:
         return DECLINED  # a software interrupt (INT n)
-    if WITH_ERROR_CODE >> vector & 1:
+    if not external and WITH_ERROR_CODE >> vector & 1:
         frame[0] = word_in_context(c, c.exception_places[ERROR_CODE])[0]
         words = 1
     flags = register_read(c, RFLAGS)

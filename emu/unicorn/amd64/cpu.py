@@ -480,7 +480,8 @@ class Amd64Cpu(Cpu):
         if self.in_shadow():
             m.engine.shadow = True  # the instruction after STI must be executed first
             return False
-        trouble = self._enter(self.lapic.acknowledge(), pc, None)
+        vector = self.lapic.acknowledge()
+        trouble = None if m.engine.interrupt(vector, pc) else self._enter(vector, pc, None)
         if trouble is not None:
             m.request_stop(Stop(StopReason.UNHANDLED, pc, trouble))
         return True
