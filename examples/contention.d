@@ -1,8 +1,8 @@
 #!/usr/bin/env -S kdtrace -s
 /*
  * Lock contention: how long each lock is waited for, and the longest waits by stack.
- * The kernel leaves lockstat's probes disabled, so this script traces the functions that take a lock
- * when the fast path fails.
+ * The kernel measures waits for lockstat's probes only while they are enabled there, so this script
+ * traces the functions that take a lock which is not free.
  *
  *	contention.d -k KERNEL --trap-path direct -c boot
  */

@@ -93,7 +93,7 @@ class KernelProbes:
         """Return all static probes that the kernel declares; report those that cannot be read."""
         declared = self.breakpoints.declared
         self.reports += self.breakpoints.unreadable
-        return [self._probe(self.breakpoints.add_static(n, self.types))
+        return [self._probe(self.breakpoints.list_static(n))
                 for n, one in enumerate(declared)
                 if one.call is None or self.types is not None]
 

@@ -198,6 +198,15 @@ class SymbolTable:
         at = bisect.bisect_right(self._addresses, address) - 1
         return min(table[at][0] + table[at][1], address) if at >= 0 else address
 
+    def gap_end(self, address: int) -> int:
+        """Return where the code without a name around an address ends: at the next function.
+
+        Without such a function, it ends after the address.
+        """
+        self._index()
+        at = bisect.bisect_right(self._addresses, address)
+        return self._addresses[at] if at < len(self._addresses) else address + 1
+
     def entry_at(self, address: int, names: Collection[str]) -> Symbol | None:
         """Return the symbol around an address if its name is one of the given names.
 

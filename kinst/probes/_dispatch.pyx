@@ -80,6 +80,7 @@ cdef enum:
     MAX_OPERATIONS = 512
     MAX_LOCKS = 16  # maximum number of kinds of locks
     MAX_LOCK_SWAPS = 1 << 20
+    MAX_PASSING = 64
     MAX_PENDING = 4096  # maximum number of vnode operation calls in progress
     MAX_CALLS = 1 << 16  # maximum number of system calls per table
     CALL_ARGUMENTS = 8  # maximum number of arguments of a system call
@@ -192,6 +193,7 @@ cdef class Dispatcher(ProbeBoundaries):
         """Restore the original code and free the trampolines."""
         self.unchanging()
         self.live()
+        self.d.lock_passing_count = 0
         cdef bint one_by_one = self.d.site_count <= MANY
         if self.d.clock.arrived_data == <void *>&self.d:
             await_nothing(self.d.clock)

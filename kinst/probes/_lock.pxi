@@ -27,7 +27,8 @@ cdef inline bint lock_acquired(const LockState *k, uint64_t old, uint64_t new) n
 cdef bint lock_is(Dispatch *d, const LockState *k, uint64_t lock) noexcept nogil:
     """Whether there is a lock of this kind at an address."""
     cdef uint64_t kind = 0
-    return guest_read(d.clock, lock + k.kind_at, &kind, 4) and (kind >> k.shift & k.mask) == k.number
+    return guest_read(d.clock, lock + k.kind_at, &kind, 4) and (
+        kind >> k.shift & k.mask) == k.number
 
 
 cdef bint lock_passes(Dispatch *d, uint64_t address, uint64_t merges) noexcept nogil:
@@ -35,16 +36,28 @@ cdef bint lock_passes(Dispatch *d, uint64_t address, uint64_t merges) noexcept n
 
     :param merges: the site to which the code jumps next, or 0.
     """
-    cdef uint64_t thread
+    cdef uint64_t thread, sp
+    cdef int i
     cdef bint passes = False
-    if not merges and d.lock_passed != address:
+    if d.lock_history != d.clock.history:
+        d.lock_passing_count = 0
+    if not merges and not d.lock_passing_count:
         return False
-    thread = return_running_thread(d)
-    if d.lock_passed == address:
-        passes = d.lock_thread == thread and d.lock_history == d.clock.history
-        d.lock_passed = 0
+    thread, sp = return_running_thread(d), op_get(d, d.sp)
+    for i in range(d.lock_passing_count):
+        if d.lock_passing[i].address == address and d.lock_passing[i].thread == thread and (
+                d.lock_passing[i].sp == sp):
+            passes = True
+            d.lock_passing_count -= 1
+            d.lock_passing[i] = d.lock_passing[d.lock_passing_count]
+            break
     if merges:
-        d.lock_passed, d.lock_thread, d.lock_history = merges, thread, d.clock.history
+        if d.lock_passing_count == MAX_PASSING:
+            memmove(&d.lock_passing[0], &d.lock_passing[1], (MAX_PASSING - 1) * sizeof(Passing))
+            d.lock_passing_count -= 1
+        d.lock_passing[d.lock_passing_count] = Passing(thread, sp, merges)
+        d.lock_passing_count += 1
+        d.lock_history = d.clock.history
     return passes
 
 
@@ -65,8 +78,7 @@ cdef void lock_fire(Dispatch *d, const Site *s) noexcept nogil:
     if w.uncertain and not lock_is(d, k, lock):
         return
     memset(d.made, 0, sizeof(d.made))
-    # The same arguments as the kernel's tracepoints: the lock, and LOCKSTAT_WRITER (0) or
-    # LOCKSTAT_READER (1) if threads can share it.
+    # The same arguments as the kernel's tracepoints: the lock, and whether threads share it.
     d.made[0] = lock
     d.made[1] = 0 if lock_owner(k, new if w.acquires else old) else 1
     d.making = True

@@ -285,10 +285,12 @@ cdef class ProbeSites(CodeReader):
         """Add a kind of lock (``LockState`` in ``_structures.pxi``); return its number."""
         self.unchanging()
         cdef Dispatch *d = &self.d
-        if d.lock_count == MAX_LOCKS or sharers >= 64 or shift >= 32:
-            raise ValueError(f"there can be at most {MAX_LOCKS} kinds of locks, whose numbers are "
-                             "in words of 32 and 64 bits")
-        d.locks[d.lock_count] = LockState(word, flags, shared, sharers, kind_at, shift, mask, number)
+        if d.lock_count == MAX_LOCKS:
+            raise ValueError(f"there can be at most {MAX_LOCKS} kinds of locks")
+        if sharers >= 64 or shift >= 32:
+            raise ValueError("the sharers are in a word of 64 bits, the kind in one of 32 bits")
+        d.locks[d.lock_count] = LockState(word, flags, shared, sharers, kind_at, shift, mask,
+                                          number)
         d.lock_count += 1
         return d.lock_count - 1
 
@@ -323,8 +325,8 @@ cdef class ProbeSites(CodeReader):
         if d.sites[site].lock:
             raise ValueError("another lock is acquired or released at this address")
         d.lock_swaps[d.lock_swap_count] = LockSwap(
-            result_mask, value, scale, <uint64_t>offset, merges, kind, probe, result, equal, base, index,
-            old, new, acquires, uncertain)
+            result_mask, value, scale, <uint64_t>offset, merges, kind, probe, result, equal, base,
+            index, old, new, acquires, uncertain)
         d.lock_swap_count += 1
         d.sites[site].lock = d.lock_swap_count
 
@@ -545,7 +547,7 @@ cdef class ProbeSites(CodeReader):
         d.programs.count = 0
         d.operation_count = d.pending_count = 0
         d.lock_count = d.lock_swap_count = 0
-        d.lock_passed = 0
+        d.lock_passing_count = 0
         program_forget_left(&d.programs)
         syscall_forget_calls(d)
         return_forget_tails(d)

@@ -86,6 +86,12 @@ cdef struct LockSwap:
     bint acquires
     bint uncertain  # whether it may swap the word of something else
 
+# A thread that comes to the site of a swap from another swap, which has fired already.
+cdef struct Passing:
+    uint64_t thread
+    uint64_t sp
+    uint64_t address
+
 # A call of a vnode operation that is in progress.
 cdef struct Pending:
     uint64_t sp
@@ -193,10 +199,10 @@ cdef struct Dispatch:
     LockSwap *lock_swaps
     uint32_t lock_swap_count
     uint32_t lock_swap_room
-    # The site that a thread will pass after a swap that is not the site's own, or 0
-    uint64_t lock_passed
-    uint64_t lock_thread
-    uint64_t lock_history
+    # Threads that are about to pass the site of a swap after another swap
+    Passing lock_passing[MAX_PASSING]
+    int lock_passing_count
+    uint64_t lock_history  # ``Clock.history`` when the latest of them was added
     void *owner
     int path
     bint counting_only

@@ -24,6 +24,7 @@ class DeclaredProbes(ProbedCode):
         self.unreadable: list[str] = []  # why declarations are missing from ``declared``
         self._read_at = 0  # instruction count at which ``declared`` was read
         self._static: dict[int, int] = {}  # index in ``declared`` -> ID of the probe
+        self._listed: dict[int, int] = {}  # the same, for probes that cannot fire
         self._gates = False  # whether the gates (functions that tracepoints call) were added
         self._operations: dict[str, int] = {}  # function name -> index of the vnode operation
         self._locks = MachineLocks(self)
@@ -34,6 +35,7 @@ class DeclaredProbes(ProbedCode):
         """Forget all probes; they must not be enabled."""
         super().remove_all()
         self._static.clear()
+        self._listed.clear()
         self._tables.clear()
         self._operations.clear()
         self._locks.forget()
@@ -89,7 +91,7 @@ class DeclaredProbes(ProbedCode):
         probe = self.declared[index]
         is_lock = self._locks.knows(probe)
         swaps = self._locks.swaps(probe, self.declared, types) if is_lock else []
-        replaced = self._locks.replaced(probe) if is_lock else set()
+        replaced = self._locks.replaced(probe, swaps)
         points = [(point.address, self._code_at(point.address), point.target)
                   for point in probe.tracepoints if point.address not in replaced]
         wanted = self.machine.guest.probes.tracepoint
@@ -110,6 +112,17 @@ class DeclaredProbes(ProbedCode):
             raise ProbeError(f"{probe.text}: {error}") from None
         self._static[index] = number
         return number
+
+    def list_static(self, index: int) -> int:
+        """Return the number of a static probe that is only listed, and need not be able to fire."""
+        known = self._static.get(index, self._listed.get(index))
+        if known is None:
+            known = self._listed[index] = self.dispatcher.add_static(index)
+        return known
+
+    def incomplete(self, index: int) -> list[str]:
+        """Return why a static probe, which was added, does not fire for some of its events."""
+        return self._locks.reports(self.declared[index])
 
     def is_bypassed(self, probe: StaticProbe) -> bool:
         """Return whether a static probe also fires where the kernel passes no tracepoint."""

@@ -8,7 +8,8 @@ from dwarf.members import MemberError, offset_of
 from dwarf.types import Types
 from emu.guest.guest import LockMembers, LockProbes
 from emu.guest.static_probe import StaticProbe
-from emu.host.errors import MemoryAccessError
+from emu.host.errors import KinstError, MemoryAccessError
+from kinst.code.swaps import SWAPS
 from kinst.probes.lock_swaps import LockSwap, LockSwaps
 from kinst.probes.probed_code import ProbedCode, ProbeError
 from kinst.relocation.template import NO_REGISTER
@@ -25,8 +26,11 @@ class MachineLocks:
 
     def __init__(self, code: ProbedCode) -> None:
         self._code, self._guest = code, code.machine.guest
-        self._swaps: dict[str, list[LockSwap]] | None = None
+        self._found: dict[str, list[LockSwap]] | None = None
         self._numbers: dict[int, int] = {}  # index of a kind in the guest's -> in the dispatcher
+        self._missing: dict[str, list[str]] = {}  # probe -> symbols that were not found
+        self._refused: dict[str, str] = {}  # probe -> why its first site was refused
+        self._unseen: list[str] = []  # modules that have swaps, but call no path that is known
 
     def forget(self) -> None:
         """Forget what was added to the dispatcher."""
@@ -37,15 +41,6 @@ class MachineLocks:
         locks = self._guest.probes.locks
         return locks is not None and probe.provider == locks.provider and any(
             path.probe == probe.name for path in locks.paths)
-
-    def replaced(self, probe: StaticProbe) -> set[int]:
-        """Return the tracepoints of a probe that are in functions which acquire locks by swaps."""
-        locks, symbols = self._guest.probes.locks, self._code.image.symbols
-        assert locks is not None
-        functions = [symbol for path in locks.paths if path.acquires and path.probe == probe.name
-                     and (symbol := symbols.find(path.function)) is not None]
-        return {point.address for point in probe.tracepoints for one in functions
-                if one.address <= point.address < one.address + one.size}
 
     def swaps(self, probe: StaticProbe, declared: Sequence[StaticProbe],
               types: Callable[[], Types] | None) -> list[LockSwap]:
@@ -66,29 +61,51 @@ class MachineLocks:
                 self._numbers[kind] = self._add_kind(ktypes, members, kind)
         except (MemberError, DebugDataError) as error:
             raise ProbeError(f"{probe.text}: the words of locks cannot be found: {error}") from None
-        if self._swaps is None:
+        if self._found is None or self._unseen:
             try:
-                self._swaps = self._find(locks, declared)
-            except MemoryAccessError as error:
+                self._found = self._find(locks, declared)
+            except KinstError as error:
                 raise ProbeError(f"{probe.text}: {error}") from None
-        return self._swaps.get(probe.name, [])
+        return self._found.get(probe.name, [])
+
+    def replaced(self, probe: StaticProbe, swaps: Iterable[LockSwap]) -> set[int]:
+        """Return the tracepoints of a probe in functions that acquire locks by swaps.
+
+        :param swaps: the probe's swaps.
+        """
+        symbols = self._code.image.symbols
+        functions = [function for address in {one.inside for one in swaps if one.inside}
+                     if (function := symbols.function_at(address)) is not None]
+        return {point.address for point in probe.tracepoints for one in functions
+                if one.address <= point.address < one.address + one.size}
+
+    def reports(self, probe: StaticProbe) -> list[str]:
+        """Return why a probe, which was added, does not fire for some locks."""
+        locks = self._guest.probes.locks
+        if locks is None or self._found is None or not self.knows(probe):
+            return []
+        why = [f"'{name}' was not found" for name in self._missing[probe.name]]
+        why += [self._refused[probe.name]] if probe.name in self._refused else []
+        inside = {one.path.function for one in self._found.get(probe.name, []) if one.inside}
+        why += [f"'{path.function}' does not swap the word of a lock itself"
+                for path in locks.paths if path.acquires and path.probe == probe.name
+                and path.function not in inside
+                and self._code.image.symbols.find(path.function) is not None]
+        if self._unseen:
+            why.append(f"those that inline code in {' and '.join(self._unseen)} acquires or "
+                       "releases")
+        return [f"{probe.text}: some locks are not seen: {'; '.join(why)}"] if why else []
 
     def add(self, probe: int, one: LockSwap) -> None:
         """Add a swap to the dispatcher.
 
         :param probe: number of the swap's probe.
-        :raises ProbeError: when no breakpoint can be set after it.
         """
         swap, names = one.swap, self._code.templates.names
 
         def number(name: str) -> int:
             return names.index(name) if name else NO_REGISTER
 
-        length, verdict = self._code.trap.instructions.classify(one.code, swap.after)
-        if not length or isinstance(verdict, Refuse):
-            raise ProbeError(
-                f"{self._code.image.symbols.where(swap.after)}: a lock is acquired or released "
-                "before this instruction, at which no breakpoint can be set")
         self._code.dispatcher.add_lock_swap(
             probe, self._numbers[one.path.kind], swap.after, one.code,
             acquires=one.path.acquires, uncertain=not one.is_certain,
@@ -104,13 +121,31 @@ class MachineLocks:
                   for probe in declared if probe.provider == locks.provider}
         finder = LockSwaps(code.arch, code.trap, code.image, locks, code.dispatcher.step,
                            code.dispatcher.lengths)
+        self._missing = {path.probe: finder.missing(path.probe) for path in locks.paths}
+        self._unseen.clear()
+        self._refused.clear()
         found = defaultdict[str, list[LockSwap]](list)
-        for segment in code.image.segments:
-            if segment.executable:
-                size = min(segment.memory_size, len(segment.data))
-                text = code.machine.read(segment.virtual, size)
-                for one in finder.found(text, segment.virtual, traced):
+        modules = {range_: module.name for module in code.image.modules for range_ in module.code}
+        for begin, end in code.image.code_ranges:
+            module, count = modules.get((begin, end)), 0
+            try:
+                text = code.machine.read(begin, end - begin)
+            except MemoryAccessError:
+                if module is None:
+                    raise
+                self._unseen.append(module)  # the kernel has not mapped it yet
+                continue
+            for one in finder.found(text, begin, traced):
+                count += 1
+                length, verdict = code.trap.instructions.classify(one.code, one.swap.after)
+                if length and not isinstance(verdict, Refuse):
                     found[one.path.probe].append(one)
+                else:
+                    self._refused.setdefault(one.path.probe, "no breakpoint can be set at "
+                                             f"{code.image.symbols.where(one.swap.after)}")
+            if module is not None and not count and any(SWAPS[code.arch.name](text, begin)):
+                # The kernel has not linked it yet, or it calls the functions through a table.
+                self._unseen.append(module)
         return found
 
     def _add_kind(self, types: Types, members: LockMembers, number: int) -> int:

@@ -19,7 +19,8 @@ from emu.arch.arch import Arch
 from emu.elf.image import Image
 from emu.elf.symbols import Symbol
 from emu.guest.guest import LockPath, LockProbes
-from kinst.code.listing import instructions
+from emu.host.errors import KinstError
+from kinst.code.listing import MAX_FUNCTION, instructions
 from kinst.code.operands import OPERANDS
 from kinst.code.swaps import SWAPS, Swap
 from kinst.relocation.template import NO_REGISTER
@@ -30,6 +31,7 @@ MOST = 64  # maximum number of instructions between a swap and the call of its p
 MOST_CALLS = 2  # maximum number of other calls between them, which compute the lock's address
 LONGEST = 16
 MASK = (1 << 64) - 1
+MOST_DECODED = 8  # maximum number of bytes to decode, as a multiple of the size of the code
 BRANCHES = frozenset({Op.BRANCH_FLAGS, Op.BRANCH_COMPARE, Op.BRANCH_BIT, Op.BRANCH_COUNT})
 NOTHING = NO_REGISTER, 0
 
@@ -43,6 +45,7 @@ class LockSwap:
     :param is_certain: whether it does so whenever it succeeds, so that the word need not be tested.
     :param merges: address of the instruction after another swap, to which the instruction after
         this one jumps; 0: none.
+    :param inside: address of the function of ``path`` if the swap is part of this function, else 0.
     """
 
     swap: Swap
@@ -50,6 +53,7 @@ class LockSwap:
     path: LockPath
     is_certain: bool
     merges: int = 0
+    inside: int = 0
 
 
 class LockSwaps:
@@ -62,7 +66,7 @@ class LockSwaps:
     def __init__(self, arch: Arch, trap: GuestTrap, image: Image, locks: LockProbes,
                  step: Callable[[bytes, int], tuple[int, int, int, int, int, int, bool, bool]],
                  lengths: Callable[[bytes], list[int]]) -> None:
-        self._trap, self._image = trap, image
+        self._trap, self._image, self._locks = trap, image, locks
         self._swaps, self._operands = SWAPS[arch.name], OPERANDS[arch.name]
         self._stack = {arch.sp, arch.frame_record[0]}
         self._step, self._lengths = step, lengths
@@ -71,7 +75,13 @@ class LockSwaps:
         variable = image.symbols.find(locks.enabled)
         self._size = variable.size if variable is not None else 0
         self._reads: dict[bytes, bool] = {}  # code of an instruction -> may it read the variable
-        self._text, self._base = b"", 0
+        self._text, self._base, self._decoded = b"", 0, 0
+
+    def missing(self, probe: str) -> list[str]:
+        """Return the symbols that the search for a probe's locks needs, but that do not exist."""
+        names = [path.function for path in self._locks.paths if path.probe == probe
+                 and self._image.symbols.find(path.function) is None]
+        return names if self._size else [self._locks.enabled, *names]
 
     def found(self, text: bytes, base: int, traced: Mapping[str, Collection[int]]
               ) -> Iterator[LockSwap]:
@@ -79,23 +89,23 @@ class LockSwaps:
 
         :param text: the code, which begins at address ``base``.
         :param traced: probe -> addresses of its tracepoints.
+        :raises KinstError: if the symbols are damaged.
         """
         if not self._paths or not self._size:
             return
-        self._text, self._base = text, base
+        self._text, self._base, self._decoded = text, base, 0
         swaps = list(self._swaps(text, base))
         after = {one.after: one for one in swaps}
-        function: Symbol | None = None
-        starts: Collection[int] = ()
+        region, starts = range(0), set[int]()
+        own: LockPath | None
         for one in swaps:
-            if function is None or not function.address <= one.after < (
-                    function.address + function.size):
-                function = self._image.symbols.function_at(one.after)
-                starts = () if function is None else self._starts(function)
-            if function is None or one.after not in starts:
+            if one.after not in region:
+                region = self._region(one.after)
+                starts = self._starts(region)
+            if one.after not in starts:
                 continue
             path, calls = self._path(one.after, after)
-            own = self._paths.get(function.address) if path is None else None
+            own = self._paths.get(region.start) if path is None else None
             if own is not None and own.acquires:
                 path = own
             elif path is None or self._is_traced(one.after, after, [
@@ -105,27 +115,45 @@ class LockSwaps:
             if other is not None and replace(other, after=one.after) == one:
                 continue  # the site of the other swap serves both
             yield LockSwap(one, self._code(one.after), path, own is None and not calls,
-                           0 if other is None else other.after)
+                           0 if other is None else other.after,
+                           region.start if own is not None else 0)
+
+    def _region(self, address: int) -> range:
+        """Return the addresses of the function around an address, or of the code without a name."""
+        function = self._image.symbols.function_at(address)
+        if function is not None and function.size <= MAX_FUNCTION:
+            return range(max(function.address, self._base), function.address + function.size)
+        symbols = self._image.symbols
+        return range(max(symbols.gap_at(address), self._base, address - MAX_FUNCTION),
+                     min(symbols.gap_end(address), address + MAX_FUNCTION))
+
+    def _code(self, address: int) -> bytes:
+        at = address - self._base
+        return self._text[at : at + LONGEST] if at >= 0 else b""
+
+    def _starts(self, region: range) -> set[int]:
+        """Return the addresses at which instructions of a region begin.
+
+        :raises KinstError: if more code is decoded than symbols that are in order require.
+        """
+        at = region.start - self._base
+        code = self._text[at : at + len(region) + LONGEST]
+        self._decoded += len(code)
+        if self._decoded > MOST_DECODED * len(self._text):
+            raise KinstError(f"{self._image.path}: damaged symbols: functions overlap")
+        starts, address = set[int](), region.start
+        for length in self._lengths(code):
+            starts.add(address)
+            address += length
+        if address < region.stop:  # it contains data
+            function = Symbol("", region.start, len(region), 0)
+            return {i.address for i in instructions(self._trap, code[: len(region)], function)}
+        return starts
 
     def _jumps(self, address: int) -> int:
         """Return where an unconditional jump leads; 0 for any other instruction."""
         _length, op, target, *_others = self._step(self._code(address), address)
         return target if op == Op.JUMP else 0
-
-    def _code(self, address: int) -> bytes:
-        return self._text[address - self._base : address - self._base + LONGEST]
-
-    def _starts(self, function: Symbol) -> Collection[int]:
-        """Return the addresses at which instructions of a function begin."""
-        at = function.address - self._base
-        code = self._text[at : at + function.size]
-        starts, address = set[int](), function.address
-        for length in self._lengths(code):
-            starts.add(address)
-            address += length
-        if address < function.address + len(code):  # it contains data
-            return {i.address for i in instructions(self._trap, code, function)}
-        return starts
 
     def _path(self, start: int, after: Collection[int]) -> tuple[LockPath | None, int]:
         """Return the path to which the code from ``start`` leads, and the number of other calls.

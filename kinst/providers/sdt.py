@@ -45,6 +45,8 @@ class Sdt(Provider):
                 made.append(probes.add_static(n, wanted.types, wanted.index))
             except ProbeError as error:
                 refusals.append(str(error))
+            else:
+                refusals += probes.incomplete(n)
         if not made:
             raise ProbeError(refusals[0])
         if is_glob(wanted.provider) or not wanted.provider:

@@ -9,7 +9,8 @@ from collections import Counter
 import pytest
 
 from dtrace.debug.kernel_types import kernel_types
-from images import boots
+from emu.elf.image import load_image
+from images import boots, catalog
 from images.shell import run_command, with_userland
 from kinst.code.reader import new_reader
 from kinst.probes.breakpoints import PATHS, Breakpoints
@@ -63,6 +64,30 @@ def test_each_acquisition_and_release_that_kinst_locks_finds_fires_a_probe(kerne
     assert not any(unknown.values()), unknown
     assert all(sum(n for (name, _lock), n in fired.items() if name == event) > 20
                for event in EVENTS)
+
+
+def test_a_probe_that_bypasses_its_tracepoints_is_no_position(kernel, tmp_path):
+    recording = tmp_path / "run.rec"
+    assert run("kinst", "record", "-k", str(kernel.path), "$ ls /", "-o", str(recording)
+               ).returncode == 0
+    for probe in ("lockstat:::adaptive-acquire", "vfs:vop:vop_lookup:entry"):
+        done = run("kinst", "replay", str(recording), "--to", probe)
+        assert done.returncode == 1 and done.stderr == (
+            f"kinst: {probe}: not a usable position, because this probe also fires where the "
+            "kernel passes no tracepoint; 'kdtrace --replay' prints when it fires\n")
+
+
+def test_locks_that_modules_acquire_are_seen_or_reported(kernel):
+    base = load_image(kernel.path)
+    modules = [base.path.with_name(f"{name}.ko") for name in ("opensolaris", "dtrace")]
+    if not all(path.exists() for path in modules):
+        pytest.skip(f"{base.path.parent} has no opensolaris.ko and dtrace.ko")
+    image = catalog.with_modules(base, modules)
+    breakpoints = Breakpoints(boots.booted(image))
+    index = next(n for n, one in enumerate(breakpoints.declared) if one.name == "sx-acquire")
+    breakpoints.add_static(index, lambda: kernel_types(image))
+    assert any("dtrace.ko" in text for text in breakpoints.incomplete(index)) == (
+        breakpoints.arch.name != "amd64")
 
 
 @pytest.mark.parametrize("path", PATHS)

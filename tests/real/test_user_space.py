@@ -414,7 +414,7 @@ def test_a_c_file_is_compiled_and_run(kernel, tmp_path):
     assert run(*words).returncode == 7
     disk = str(kernel.options.memory_disk.path)
     done = run("kinst", "run", "-k", str(kernel.path), "--disk", disk, str(tmp_path / "prog.c"))
-    assert done.returncode == 1 and "cannot mount the disk with the files" in done.stderr
+    assert done.returncode == 1 and "cannot mount a second disk" in done.stderr
     (tmp_path / "prog.c").write_text("int main(void) { return nothing; }")
     done = run(*words)
     assert done.returncode == 1 and "prog.c:1:25: error" in done.stderr

@@ -7,15 +7,24 @@ teaching kernel's structures: ``struct command`` has three words.
 
 import dataclasses
 import struct
+from types import SimpleNamespace
 
 import pytest
 
 from dtrace.debug.kernel_types import kernel_types
+from emu.arch.architectures import ARCHITECTURES
+from emu.elf.symbols import Symbol
 from emu.guest.guest import GuestProbes, LockKind, LockMembers, LockPath, LockProbes
 from emu.guest.static_probe import Argument, StaticProbe
+from emu.guests.registry import FREEBSD
+from emu.host.errors import KinstError
 from emu.machine.call import Caller
+from emu.machine.machine import Until
+from kinst.code.reader import new_reader
 from kinst.probes.breakpoints import PATHS, Breakpoints
+from kinst.probes.lock_swaps import LockSwaps
 from kinst.probes.probed_code import ProbeError
+from kinst.relocation.trap import TRAPS
 from tests.kinst.code.test_operands import assembled
 from tests.kinst.code.test_swaps import riscv64
 
@@ -75,8 +84,11 @@ def kind(request):
 
 @pytest.fixture
 def machine(booted, kind):
-    """``classify`` acquires a lock, or calls ``audit``, which tries again; ``refund`` releases it,
-    or calls ``note_letters``, which does not."""
+    """Return a machine whose functions acquire and release a lock.
+
+    ``classify`` acquires it, or calls ``audit``, which tries again; ``refund`` releases it, or
+    calls ``note_letters``, which does not.
+    """
     arch = booted.arch.name
 
     def to(caller, name):
@@ -230,3 +242,123 @@ def test_swaps_that_share_the_code_after_them_fire_once(machine, kind, path, dif
         assert Caller(machine).call(machine.symbol(name).address, [lock, THREAD, 0], name) == 0
     breakpoints.disable()
     assert [one.registers[0] for one in breakpoints.firings()] == [lock] * 6
+
+
+def test_a_thread_may_take_another_lock_between_the_two_sites(machine, kind):
+    """As an interrupt handler does, which runs as the same thread, on the same stack."""
+    arch, cpu = machine.arch.name, machine.arch
+    end = {"amd64": len(SWAP[arch]) - 2, "arm64": 24, "riscv64": 18}[arch]
+    join = machine.symbol("classify").address + end
+    collatz, back = machine.symbol("collatz").address, machine.symbol("refund").address
+    overwrite(machine, "collatz", ELSEWHERE[arch] + jump(
+        arch, join - collatz - len(ELSEWHERE[arch])))
+    lock = a_lock(machine, kind)
+    other = lock + 64
+    machine.write(other, struct.pack("<3Q", kind << 24, 0, 0))
+    breakpoints = Breakpoints(machine, records=True)
+    breakpoints.add_static(0, types(machine))
+    breakpoints.enable()
+    sp = machine.sp - 0x400 & ~15
+    machine.write_register(cpu.sp, sp)
+    if cpu.link is None:
+        machine.write_u64(sp, back)
+    else:
+        machine.write_register(cpu.link, back)
+    for name, value in zip(cpu.arguments, (lock, THREAD, 0), strict=False):
+        machine.write_register(name, value)
+    machine.pc = collatz
+    machine.run(Until(addresses=[join], instructions=machine.instructions + 100))
+    assert machine.pc == join
+    kept = machine.registers()
+    machine.write_register(cpu.sp, sp - 0x200)
+    assert Caller(machine).call(machine.symbol("classify").address, [other, THREAD, 0], "classify"
+                                ) == 0
+    for name, value in kept.items():
+        if name != cpu.pc and not (arch == "riscv64" and name == "zero"):
+            machine.write_register(name, value)
+    machine.pc = join
+    machine.run(Until(addresses=[back], instructions=machine.instructions + 100))
+    breakpoints.disable()
+    assert [one.registers[0] for one in breakpoints.firings()] == [lock, other]
+
+
+def test_a_swap_before_an_instruction_without_breakpoints_is_reported(machine, kind):
+    refused = {"amd64": "f4", "arm64": "400082d4", "riscv64": "73001000"}  # HLT; HVC; EBREAK
+    arch = machine.arch.name
+    end = {"amd64": len(SWAP[arch]) - 2, "arm64": 24, "riscv64": 18}[arch]
+    code = SWAP[arch][:end] + bytes.fromhex(refused[arch])
+    collatz = machine.symbol("collatz").address
+    overwrite(machine, "collatz", code + jump(
+        arch, machine.symbol("audit").address - collatz - len(code)))
+    lock = a_lock(machine, kind)
+    breakpoints = Breakpoints(machine, records=True)
+    assert breakpoints.add_static(0, types(machine)) == breakpoints.add_static(0, types(machine))
+    assert breakpoints.incomplete(0) == [
+        "locks:kernel:none:acquire: some locks are not seen: no breakpoint can be set at "
+        f"{machine.image.symbols.where(collatz + end)}"]
+    assert breakpoints.add_static(1, types(machine)) and breakpoints.incomplete(1) == []
+    breakpoints.enable()
+    Caller(machine).call(machine.symbol("classify").address, [lock, THREAD, 0], "classify")
+    breakpoints.disable()
+    assert len(list(breakpoints.firings())) == 1
+
+
+@pytest.mark.parametrize("wrong, why", [
+    ({"enabled": "no_such_variable"}, "'no_such_variable' was not found; "
+     "'audit' does not swap the word of a lock itself"),
+    ({"paths": (LockPath("no_such_function", "acquire", 1, True),)},
+     "'no_such_function' was not found"),
+    ({"paths": (LockPath("adler32", "acquire", 1, True),)},
+     "'adler32' does not swap the word of a lock itself")])
+def test_what_the_search_lacks_is_reported(machine, kind, wrong, why):
+    probes = machine.guest.probes
+    machine.guest = dataclasses.replace(machine.guest, probes=dataclasses.replace(
+        probes, locks=dataclasses.replace(probes.locks, **wrong)))
+    breakpoints = Breakpoints(machine)
+    breakpoints.add_static(0, types(machine))
+    assert breakpoints.incomplete(0) == [
+        f"locks:kernel:none:acquire: some locks are not seen: {why}"]
+
+
+def test_probes_are_listed_without_types_and_without_a_search(machine, kind):
+    breakpoints = Breakpoints(machine)
+    listed = [breakpoints.list_static(n) for n in (0, 1, 0)]
+    assert [breakpoints.names(n)[3] for n in listed] == ["acquire", "release", "acquire"]
+    assert listed[0] == listed[2]
+    assert breakpoints.add_static(0, types(machine)) not in listed
+
+
+class Symbols:
+    """Symbols of functions that overlap each other."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def find(self, name):
+        return Symbol(name, 8, 1, 0)
+
+    def function_at(self, address):
+        return Symbol("f", address - self.size + 1, self.size, 0)
+
+    def gap_at(self, address):
+        return address
+
+    def gap_end(self, address):
+        return address + 1
+
+
+@pytest.mark.parametrize("size, error", [(1 << 16, "functions overlap"), (1 << 40, None)])
+def test_damaged_symbols_cost_little(size, error):
+    arch = ARCHITECTURES["amd64"]
+    trap, frame = TRAPS["amd64"], FREEBSD["amd64"].traps.trap_frame
+    reader, _templates = new_reader(arch, trap, frame)
+    swap = SWAP["amd64"][3:] + bytes(16)
+    image = SimpleNamespace(symbols=Symbols(size), path="kernel")
+    locks = LockProbes("locks", "x", (LockPath("audit", "acquire", 1, True),))
+    finder = LockSwaps(arch, trap, image, locks, reader.step, reader.lengths)
+    search = finder.found((swap + bytes(4096)) * 64, 0x10000, {})
+    if error is None:
+        assert list(search) == []
+    else:
+        with pytest.raises(KinstError, match=error):
+            list(search)
