@@ -9,7 +9,6 @@ from dwarf.types import Types
 from emu.guest.guest import LockMembers, LockProbes
 from emu.guest.static_probe import StaticProbe
 from emu.host.errors import KinstError, MemoryAccessError
-from kinst.code.swaps import SWAPS
 from kinst.probes.lock_swaps import LockSwap, LockSwaps
 from kinst.probes.probed_code import ProbedCode, ProbeError
 from kinst.relocation.template import NO_REGISTER
@@ -30,7 +29,7 @@ class MachineLocks:
         self._numbers: dict[int, int] = {}  # index of a kind in the guest's -> in the dispatcher
         self._missing: dict[str, list[str]] = {}  # probe -> symbols that were not found
         self._refused: dict[str, str] = {}  # probe -> why its first site was refused
-        self._unseen: list[str] = []  # modules that have swaps, but call no path that is known
+        self._unseen: list[str] = []  # modules that use paths, but whose calls were not found
 
     def forget(self) -> None:
         """Forget what was added to the dispatcher."""
@@ -125,7 +124,7 @@ class MachineLocks:
         self._unseen.clear()
         self._refused.clear()
         found = defaultdict[str, list[LockSwap]](list)
-        modules = {range_: module.name for module in code.image.modules for range_ in module.code}
+        modules = {range_: module for module in code.image.modules for range_ in module.code}
         for begin, end in code.image.code_ranges:
             module, count = modules.get((begin, end)), 0
             try:
@@ -133,8 +132,7 @@ class MachineLocks:
             except MemoryAccessError:
                 if module is None:
                     raise
-                self._unseen.append(module)  # the kernel has not mapped it yet
-                continue
+                text = b""  # the kernel has not mapped the module yet
             for one in finder.found(text, begin, traced):
                 count += 1
                 length, verdict = code.trap.instructions.classify(one.code, one.swap.after)
@@ -143,9 +141,10 @@ class MachineLocks:
                 else:
                     self._refused.setdefault(one.path.probe, "no breakpoint can be set at "
                                              f"{code.image.symbols.where(one.swap.after)}")
-            if module is not None and not count and any(SWAPS[code.arch.name](text, begin)):
+            if module is not None and not count and any(
+                    path.function in module.outside for path in locks.paths):
                 # The kernel has not linked it yet, or it calls the functions through a table.
-                self._unseen.append(module)
+                self._unseen.append(module.name)
         return found
 
     def _add_kind(self, types: Types, members: LockMembers, number: int) -> int:
