@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emu.elf.boot_options import PACKED, disk_image
-from emu.guests.freebsd.partitions import ENTRY, FREEBSD_UFS, GPT, root_partition
+from emu.guests.freebsd.partitions import ENTRY, FREEBSD_UFS, GPT, root_at, root_partition
 from emu.host.errors import ImageError
 
 OTHER = uuid.UUID("c12a7328-f81f-11d2-ba4b-00a0c93ec93b").bytes_le  # EFI system partition
@@ -53,6 +53,20 @@ def mbr(kinds, label=None, first=63):
 ])
 def test_the_first_ufs_partition_is_found(disk, suffix):
     assert root_partition(disk) == suffix
+
+
+@pytest.mark.parametrize("starts, at", [((0, 0, 0), 63), ((16, 0, 0), 79), ((79, 0, 63), 79)])
+def test_a_partition_begins_relative_to_the_disk_or_to_the_slice(starts, at):
+    disk = mbr([0xA5], [(100, 7), (0, 0), (200, 0)])
+    for number, start in enumerate(starts):
+        struct.pack_into("<I", disk, 64 * 512 + 148 + 16 * number + 4, start)
+    assert root_at(disk) == ("s1a", at * 512)
+
+
+def test_the_offset_of_a_partition_is_known():
+    assert root_at(gpt([OTHER, FREEBSD_UFS])) == ("p2", 40 * 512)
+    assert root_at(mbr([0x0C, 0xA5])) == ("s2", 163 * 512)
+    assert root_at(memoryview(bytes(SIZE))) == ("", 0)
 
 
 @given(st.randoms(use_true_random=False))
