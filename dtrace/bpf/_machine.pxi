@@ -95,6 +95,8 @@ cdef struct KnownStep:
 cdef struct ProcessName:
     uint8_t text[NAME_BYTES]
     int64_t number
+    uint64_t space  # address of the process's address space, or 0 if unknown
+    uint64_t changes  # number of changes of the address space's map
 
 # Stack layout of the kernel and its programs; set by ``Runtime.walk_stacks``.
 cdef struct Walker:
@@ -126,6 +128,10 @@ cdef struct Walker:
     uint32_t name_size
     ProcessName name[NAMES]
     uint32_t names
+    # offsets of a thread's process, its address space, and the number of changes of the space's map
+    bint spaces_known
+    uint64_t space_path[2]
+    uint64_t changes
     # offsets of the members that hold a thread's process, a process's ID and a process's parent
     bint family_known
     uint64_t process

@@ -542,7 +542,7 @@ cdef class Runtime:
         """Enable native walks of user stacks; call ``walk_stacks`` first.
 
         :param shape: a ``ProgramShape``.
-        :param numbers: returns the number of a process name (bytes).
+        :param numbers: returns the number of the running process; called with its name (bytes).
         """
         cdef Walker *w = &self.m.walker
         if not shape.name_variable < WALKS or not self.m.walk[shape.name_variable].known or not (
@@ -557,6 +557,9 @@ cdef class Runtime:
         w.record_saved, w.record_return = shape.record
         w.thread_frame = shape.thread_frame
         w.name_variable, w.name_size = shape.name_variable, shape.name_size
+        w.spaces_known = shape.space is not None
+        if shape.space is not None:
+            w.space_path[0], w.space_path[1], w.changes = shape.space
         self.host_numbers = numbers
         w.frames_known = True
 

@@ -169,10 +169,12 @@ cdef int64_t user_stack(Machine *m, uint8_t *to, uint64_t most) noexcept nogil:
 
 
 cdef int64_t program_number(Machine *m) noexcept nogil:
-    """Return the host's ID for the name of the running process."""
+    """Return the host's ID for the name of the running process and the files that it has mapped."""
     cdef Walker *w = &m.walker
     cdef Walk *walk = &m.walk[w.name_variable]
     cdef uint64_t address = current_thread(m)
+    cdef uint64_t space = address
+    cdef uint64_t changes = 0
     cdef uint8_t name[NAME_BYTES]
     cdef uint32_t n
     memset(name, 0, sizeof(name))
@@ -182,25 +184,35 @@ cdef int64_t program_number(Machine *m) noexcept nogil:
             return 0
     if own(address) or not m.read(m.read_data, address, name, w.name_size):
         return 0
+    if not w.spaces_known or not (
+            word_at(m, space + w.space_path[0], 8, &space) and
+            word_at(m, space + w.space_path[1], 8, &space) and space and
+            word_at(m, space + w.changes, 4, &changes)):
+        space = changes = 0
     for n in range(w.names):
-        if memcmp(w.name[n].text, name, NAME_BYTES) == 0:
-            return w.name[n].number
-    return ask_number(m, name)
+        if w.name[n].space == space and memcmp(w.name[n].text, name, NAME_BYTES) == 0:
+            if w.name[n].changes == changes:
+                return w.name[n].number
+            return ask_number(m, name, space, changes, n)
+    w.names = w.names % NAMES  # if the cache is full, discard its contents
+    w.names += 1
+    return ask_number(m, name, space, changes, w.names - 1)
 
 
-cdef int64_t ask_number(Machine *m, const uint8_t *name) noexcept with gil:
+cdef int64_t ask_number(Machine *m, const uint8_t *name, uint64_t space, uint64_t changes,
+                        uint32_t n) noexcept with gil:
+    """Ask the host for the ID of the running process, and store it as the nth of the cache."""
     cdef Runtime runtime = <Runtime>m.owner
     cdef Walker *w = &m.walker
     cdef int64_t number
+    w.name[n].space = ~<uint64_t>0  # no process has this one, if the host fails
     try:
         number = runtime.host_numbers(name[:w.name_size].partition(b"\0")[0])
     except BaseException as failure:
         runtime.failed(failure)
         return 0
-    w.names = w.names % NAMES  # if the cache is full, discard its contents
-    memcpy(w.name[w.names].text, name, NAME_BYTES)
-    w.name[w.names].number = number
-    w.names += 1
+    memcpy(w.name[n].text, name, NAME_BYTES)
+    w.name[n].number, w.name[n].space, w.name[n].changes = number, space, changes
     return number
 
 

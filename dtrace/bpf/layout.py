@@ -190,6 +190,8 @@ class ProgramShape:
     :param record: offsets in a frame record of the caller's frame and of the return address.
     :param name_variable: the number of the D variable that holds the process name.
     :param name_size: size of the process name in bytes.
+    :param space: offsets of a thread's process, of the process's address space, and in this of the
+        number of changes of its map; None: unknown.
     """
 
     thread_frame: int
@@ -199,3 +201,4 @@ class ProgramShape:
     record: tuple[int, int]
     name_variable: int
     name_size: int
+    space: tuple[int, int, int] | None = None

@@ -15,8 +15,9 @@ from dtrace.run.kernel_probes import KernelProbes
 from dtrace.run.locks import Locks, LockState
 from dtrace.run.thread_time import ThreadTime
 from dtrace.stacks.locals import MAX_ENTERED, Locals
+from dtrace.stacks.mapped_files import MappedFiles, mapped_files
 from dtrace.stacks.stack import MAX_FRAMES, Stacks
-from dtrace.stacks.user_programs import ADDRESS, UserPrograms, walk
+from dtrace.stacks.user_programs import ADDRESS, UserPrograms, frame_word, walk
 from dwarf.debug_file import DebugDataError
 from dwarf.types import Structure, Types, find_member, size_of, strip
 from emu.devices.clock import RELEASE, SECOND
@@ -61,6 +62,8 @@ class GuestState(ABC):
         self._locals: Locals | None = None
         self._places: dict[tuple[str, str], tuple[int, int] | None] = {}
         self._runtime: Runtime | None = None
+        self._maps_of: tuple[MappedFiles | None] | None = None  # None: not looked for yet
+        self._latest_map: tuple[object, int] = None, 0
 
     @property
     @abstractmethod
@@ -248,8 +251,8 @@ class GuestState(ABC):
         :param marked: whether to encode in the ``MARKS`` bits if an address is a return address.
         """
         if user:
-            name = self._execname()
-            return [self.programs.frame(name, pc) for pc in self._user_stack(frames)]
+            number = self.program_number(self._execname())
+            return [frame_word(number, pc) for pc in self._user_stack(frames)]
         fired = self._fired()
         if self.outside:
             return []
@@ -265,7 +268,43 @@ class GuestState(ABC):
         """Encode an address in the current thread's program as a ``UserPrograms`` stack word."""
         if not 0 < address <= ADDRESS:
             return address
-        return self.programs.frame(self._execname(), address)
+        return frame_word(self.program_number(self._execname()), address)
+
+    @property
+    def _maps(self) -> MappedFiles | None:
+        """Reader of the files that processes have mapped, or None if they cannot be known."""
+        if self._maps_of is None:
+            self._maps_of = mapped_files(self._machine, self._types,
+                                         self._machine.guest.programs.maps),
+        return self._maps_of[0]
+
+    @property
+    def space_offsets(self) -> tuple[int, int, int] | None:
+        """Offsets that lead to a process's address space, as in ``ProgramShape``."""
+        member = self._machine.guest.programs.members
+        place = None if member is None else self._member(
+            member.thread.removeprefix("struct "), member.process)
+        maps = self._maps
+        return None if maps is None or place is None else (place[0], maps.space, maps.changes)
+
+    def program_number(self, name: str) -> int:
+        """Return the number of the current thread's process in the words of user stacks.
+
+        :param name: name of the process.
+        """
+        offsets, maps = self.space_offsets, self._maps
+        if offsets is None or maps is None or self.programs.knows(name):
+            return self.programs.number(name)
+        try:
+            process = self._machine.read_u64(self.thread + offsets[0])
+            space = self._machine.read_u64(process + offsets[1])
+            changes = int.from_bytes(self._machine.read(space + offsets[2], 4), "little")
+            key = name, process, space, changes
+            if key != self._latest_map[0]:
+                self._latest_map = key, self.programs.number(name, process, maps.of(process))
+        except MemoryAccessError:
+            return self.programs.number(name)
+        return self._latest_map[1]
 
     def _user_stack(self, frames: int) -> list[int]:
         """Return the addresses on the current thread's user stack, or [] for a kernel thread."""

@@ -11,7 +11,7 @@ from dtrace.d.language.surroundings import Located
 from dtrace.d.language.types import LONG, Universe
 from dtrace.run.kernel_probes import KernelProbes
 from dtrace.run.local_variables import LocalVariables
-from dtrace.stacks.user_programs import ADDRESS, UserPrograms
+from dtrace.stacks.user_programs import UserPrograms
 from dwarf.dwarf_types import DwarfTypes
 from dwarf.linked_types import LinkedTypes
 from dwarf.locations import Place
@@ -361,7 +361,7 @@ class KernelSymbols:
         """Return the start of the function or module at an address; see ``Symbols.start``."""
         if self.programs.is_frame(value):
             return (self.programs.start(value) if how in ("usym", "ufunc") else
-                    value & ~ADDRESS if how == "umod" else value)
+                    self.programs.module_start(value) if how == "umod" else value)
         symbol = self._symbol_at(value)
         if symbol is None or how not in ("sym", "func", "mod"):
             return value

@@ -7,7 +7,6 @@ from dtrace.bpf.layout import ProgramShape, StackShape, StepKind
 from dtrace.d.language.identifiers import HOSTED_NUMBERS
 from dtrace.run.kernel import CALLER, INSTRUCTION, MARKS
 from dtrace.stacks.stack import FrameStep, Stacks, trap_step
-from dtrace.stacks.user_programs import UserPrograms
 from emu.machine.machine import Machine
 from kinst.relocation.trap import TRAPS
 
@@ -42,12 +41,14 @@ def walk_kernel(runtime: Runtime, machine: Machine, stacks: Callable[[], Stacks]
         HOSTED_NUMBERS["caller"], HOSTED_NUMBERS["ustackdepth"], HOSTED_NUMBERS["ucaller"]), step)
 
 
-def walk_program(runtime: Runtime, machine: Machine, programs: UserPrograms, thread_frame: int,
-                 name_size: int) -> None:
+def walk_program(runtime: Runtime, machine: Machine, number: Callable[[str], int],
+                 thread_frame: int, name_size: int, space: tuple[int, int, int] | None) -> None:
     """Let a runtime walk user stacks natively.
 
+    :param number: returns the number of the running process; called with its name.
     :param thread_frame: offset in a thread of the pointer to its trap frame.
     :param name_size: size of a process's name in bytes.
+    :param space: as in ``ProgramShape``.
     """
     arch, field = machine.arch, TRAPS[machine.arch.name].frame.field
     register, saved, returns = arch.frame_record
@@ -58,4 +59,4 @@ def walk_program(runtime: Runtime, machine: Machine, programs: UserPrograms, thr
     runtime.walk_programs(ProgramShape(
         thread_frame, registers, fields[field(arch.pc)], fields[field(register)],
         (saved, returns), HOSTED_NUMBERS["execname"],
-        name_size), lambda name: programs.number(name.decode("utf-8", "replace")))
+        name_size, space), lambda name: number(name.decode("utf-8", "replace")))

@@ -69,7 +69,8 @@ class UnicornGuest(GuestState):
         name = [self._member(*member) for member in machine.guest.members["execname"]]
         *_path, last = name
         if frame and last and None not in name and 0 < last[1] <= LONGEST_NAME:
-            walk_program(runtime, machine, self.programs, frame[0], last[1])
+            walk_program(runtime, machine, self.program_number, frame[0], last[1],
+                         self.space_offsets)
         family = [self._member(*member) for member in machine.guest.members["ppid"]]
         if None not in family:
             process, parent, number = (place[0] for place in family if place is not None)

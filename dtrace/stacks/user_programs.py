@@ -1,18 +1,24 @@
 """Names of addresses in user programs of the guest, from the files of the programs.
 
-A frame of a user stack is a 64-bit word: the address, and above it the number of the process's
-name.
+A frame of a user stack is a 64-bit word: the address, and above it a number.  The number stands for
+all processes with a name if the file of their program is known beforehand, and otherwise for one
+process, whose mapped files are known (``mapped_files.py``).
 """
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 
+from dtrace.stacks.mapped_files import MappedFile
 from emu.elf.program import ProgramFile
 from emu.elf.symbols import Symbol
-from emu.host.errors import ImageError
+from emu.host.errors import ImageError, KinstError
+from emu.host.input_file import InputFile
 
 ADDRESS = (1 << 48) - 1  # highest address of a user program
 NUMBERS = (1 << 13) - 1  # highest ID of a process name; KernelSymbols uses the higher bits
+MOST_MAPPED = 20_000  # maximum number of mappings that are kept of a process
+NOWHERE = (0, 0, 0, 0, 0)  # state of a file that is not the host's
 NAME = 19  # maximum length of a process's name (FreeBSD's MAXCOMLEN)
 
 
@@ -23,25 +29,53 @@ class UserPrograms:
         functions.
     :param chosen: files specified by the user. They take precedence, and must have the same code as
         those in ``files``.
+    :param contents: reads a file of the guest, given its path; raises ``KinstError``.
+    :param debug_file: as in ``GuestPrograms``.
     """
 
     def __init__(self, files: Mapping[str, Path] | None = None,
-                 chosen: Mapping[str, Path] | None = None) -> None:
+                 chosen: Mapping[str, Path] | None = None,
+                 contents: Callable[[str], bytes] | None = None, debug_file: str = "") -> None:
         self._own = {name[:NAME]: path for name, path in (files or {}).items()}
         self._chosen = {name[:NAME]: path for name, path in (chosen or {}).items()}
         self._files = self._own | self._chosen
         self._known: dict[str, ProgramFile | ImageError] = {}
         self._names: list[str] = [""]
+        self._contents, self._debug_file = contents, debug_file
+        self._objects: dict[str, ProgramFile | KinstError] = {}  # path in the guest -> file
+        # Number -> the files that its process has mapped, the latest first
+        self._mapped: dict[int, list[MappedFile]] = {}
+        self._numbers: dict[tuple[str, int], int] = {}  # (name, process) -> number
 
     def frame(self, name: str, address: int) -> int:
         """Encode an address and the name of its process as a stack word."""
-        return self.number(name) << 48 | address & ADDRESS
+        return frame_word(self.number(name), address)
 
-    def number(self, name: str) -> int:
-        """Return the number that represents a process name in stack words, or 0 if none is left."""
-        if name not in self._names and len(self._names) < NUMBERS:
+    def knows(self, name: str) -> bool:
+        """Return whether the file of the program that processes of a name run is known."""
+        return name in self._files
+
+    def number(self, name: str, process: int = 0, files: Sequence[MappedFile] = ()) -> int:
+        """Return the number of a process in stack words, or 0 if none is left.
+
+        :param process: address of the process's structure; 0: any process with the name.
+        :param files: the files that it has mapped; those that it had mapped earlier are known.
+        """
+        if not name and not files:
+            return 0
+        key = name, process if files else 0
+        if key not in self._numbers:
+            if len(self._names) >= NUMBERS:
+                return 0
+            self._numbers[key] = len(self._names)
             self._names.append(name)
-        return self._names.index(name) if name in self._names else 0
+        number = self._numbers[key]
+        if files:
+            known = self._mapped.setdefault(number, [])
+            seen = set(known)
+            known[:0] = [one for one in files if one not in seen]
+            del known[MOST_MAPPED:]
+        return number
 
     def is_frame(self, word: int) -> bool:
         """Return whether a stack word is a frame of a user program."""
@@ -49,27 +83,87 @@ class UserPrograms:
 
     def line(self, word: int, offset: bool = True) -> str:
         """Format a frame as ustack() of dtrace(1) does, or without an offset as usym() does."""
-        function, suffix = self._function(word), ""
+        function, moved = self._function(word)
         if function is None:
             return f"{self.name(word)}`{word & ADDRESS:#x}"
-        if offset and word & ADDRESS != function.address:
-            suffix = f"+{(word & ADDRESS) - function.address:#x}"
+        suffix, inside = "", (word & ADDRESS) - moved - function.address
+        if offset and inside:
+            suffix = f"+{inside:#x}"
         return f"{self.name(word)}`{function.name}{suffix}"
 
     def name(self, word: int) -> str:
-        """Return the process name in a stack word."""
-        return self._names[word >> 48]
+        """Return the name of the mapped file at a stack word's address, or that of the process."""
+        mapped = self._mapped_at(word)
+        return self._names[word >> 48] if mapped is None else PurePosixPath(mapped.path).name
 
     def start(self, word: int) -> int:
         """Return the stack word for the start of the function that contains a frame's address."""
-        function = self._function(word)
-        return word if function is None else word & ~ADDRESS | function.address
+        function, moved = self._function(word)
+        return word if function is None else word & ~ADDRESS | moved + function.address
 
-    def _function(self, word: int) -> Symbol | None:
+    def module_start(self, word: int) -> int:
+        """Return the stack word for the start of the mapped file at a frame's address.
+
+        Return the word without an address if there is none.
+        """
+        mapped = self._mapped_at(word)
+        if mapped is None:
+            return word & ~ADDRESS
+        return word & ~ADDRESS | min(one.start for one in self._mapped[word >> 48]
+                                     if one.path == mapped.path)
+
+    def _mapped_at(self, word: int) -> MappedFile | None:
+        address = word & ADDRESS
+        return next((one for one in self._mapped.get(word >> 48, ())
+                     if one.start <= address < one.end), None)
+
+    def _function(self, word: int) -> tuple[Symbol | None, int]:
+        """Return the function at a frame's address, and how far its file was moved."""
+        number, address = word >> 48, word & ADDRESS
         try:
-            return self.file(self.name(word)).symbols.function_at(word & ADDRESS)
-        except ImageError:
-            return None
+            if number not in self._mapped:
+                return self.file(self._names[number]).symbols.function_at(address), 0
+            mapped = self._mapped_at(word)
+            if mapped is None:
+                return None, 0
+            file = self.mapped_file(mapped.path)
+        except KinstError:
+            return None, 0
+        moves = file.moves(mapped.start, mapped.offset)
+        if len(moves) > 1:  # the other mappings of the file were moved equally
+            moves.sort(key=lambda moved: -sum(
+                moved in file.moves(one.start, one.offset) for one in self._mapped[number]
+                if one.path == mapped.path))
+        return (file.symbols.function_at(address - moves[0]), moves[0]) if moves else (None, 0)
+
+    def mapped_file(self, path: str) -> ProgramFile:
+        """Return a program or shared object of the guest, from the cache if possible.
+
+        :raises KinstError: if it cannot be read, or is not such a file.
+        """
+        if path not in self._objects:
+            try:
+                self._objects[path] = self._of_guest(path)
+            except KinstError as error:
+                self._objects[path] = error
+        known = self._objects[path]
+        if isinstance(known, KinstError):
+            raise known
+        return known
+
+    def _of_guest(self, path: str) -> ProgramFile:
+        if self._contents is None:
+            raise ImageError(f"{path}: files of the guest cannot be read here")
+        read = self._contents
+
+        def taken(one: str) -> InputFile:
+            return InputFile(Path(one), memoryview(read(one)), NOWHERE)
+
+        symbols: InputFile | None = None
+        if self._debug_file:
+            with contextlib.suppress(KinstError):  # most files have none
+                symbols = taken(self._debug_file.format(path))
+        return ProgramFile(Path(path), taken(path), True, symbols)
 
     def file(self, name: str) -> ProgramFile:
         """Return the program run by processes with a given name, from the cache if possible.
@@ -104,6 +198,11 @@ class UserPrograms:
             raise ImageError(f"the file of program '{name}' is unknown; give it with --program "
                              "FILE (it must have symbols)")
         return ProgramFile(path)
+
+
+def frame_word(number: int, address: int) -> int:
+    """Encode an address and the number of its process as a stack word."""
+    return number << 48 | address & ADDRESS
 
 
 def walk(pc: int, frame: int, record: tuple[int, int], read: Callable[[int], int | None],

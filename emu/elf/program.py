@@ -3,39 +3,68 @@
 import hashlib
 from pathlib import Path
 
-from emu.elf.reader import ET_EXEC, PT_LOAD, SHT_SYMTAB, ElfFile, read_file
+from emu.elf.reader import (
+    ET_DYN,
+    ET_EXEC,
+    PT_LOAD,
+    SHT_DYNSYM,
+    SHT_SYMTAB,
+    ElfFile,
+    read_file,
+)
 from emu.elf.symbols import Symbol, SymbolTable
 from emu.host.errors import ImageError
+from emu.host.input_file import InputFile
 
-PF_X = 1
+PF_X, PAGE = 1, 4096
 END = 1 << 47  # end of a program's address space
 MOST_COVERED = 16  # maximum total size of all functions, as a multiple of the code size
 
 
 class ProgramFile:
-    """A statically linked program that runs at its link address.
+    """A program or shared object.
 
+    :param file: the file; default: it is read.
+    :param movable: whether it may be position-independent.  The symbols then have the addresses in
+        the file, and those of a stripped file are the ones that other files can use.
+    :param debug: a file with the symbols; default: ``file`` itself.
     :raises ImageError: if the file is not such a program, is damaged, or has no symbols.
     """
 
-    def __init__(self, path: Path) -> None:
-        file = ElfFile(read_file(path))
-        if file.kind != ET_EXEC:
+    def __init__(self, path: Path, file: InputFile | None = None, movable: bool = False,
+                 debug: InputFile | None = None) -> None:
+        elf = ElfFile(file or read_file(path))
+        named = elf if debug is None else ElfFile(debug)
+        if elf.kind != ET_EXEC and not (movable and elf.kind == ET_DYN):
             raise ImageError(f"{path}: is position-independent, so its load address is unknown; "
                              "link it statically, with -no-pie")
-        table = next(file.of_kind(SHT_SYMTAB), None)
-        if table is None or table.link >= len(file.sections):
+        table = next(named.of_kind(SHT_SYMTAB), None)
+        if table is None and movable:
+            named, table = elf, next(elf.of_kind(SHT_DYNSYM), None)
+        if table is None or table.link >= len(named.sections):
             raise ImageError(f"{path}: has no symbols (it was stripped)")
-        self.path, self.machine, self._file = path, file.machine, file
+        self.path, self.machine, self._file = path, elf.machine, elf
         self.symbols = SymbolTable(
-            file.content(table), file.content(file.sections[table.link]), path.stem)
+            named.content(table), named.content(named.sections[table.link]), path.stem)
         sizes: dict[int, int] = {}
         for function in self.symbols.functions():
             sizes[function.address] = max(function.size, sizes.get(function.address, 0))
-        if sum(sizes.values()) > MOST_COVERED * sum(s.in_file for s in file.segments
+        if sum(sizes.values()) > MOST_COVERED * sum(s.in_file for s in elf.segments
                                                     if s.kind == PT_LOAD):
             raise ImageError(f"{path}: damaged symbols: the sizes of the functions add up to more "
                              f"than {MOST_COVERED} times the size of the code")
+
+    def moves(self, start: int, offset: int) -> list[int]:
+        """Return how far the file may have been moved when it was mapped.
+
+        There are several answers if segments share a page of the file.
+
+        :param start: address of a mapping.
+        :param offset: offset in the file that is mapped there.
+        """
+        return [start - (one.virtual + offset - one.offset) for one in self._file.segments
+                if one.kind == PT_LOAD
+                and one.offset & -PAGE <= offset < one.offset + one.in_file]
 
     @property
     def digest(self) -> str:

@@ -5,10 +5,12 @@ from emu.arch.parts import Parts
 from emu.elf.image import Image
 from emu.guest.guest import Guest
 from emu.guests.freebsd import kernel
+from emu.guests.freebsd.partitions import root_at
 from emu.guests.illumos.amd64.guest import illumos
 from emu.guests.teaching import guest as teaching_kernel
 from emu.guests.teaching.guest import teaching
 from emu.host.errors import KinstError
+from emu.host.input_file import Content
 
 # FreeBSD guests, from which other guests are derived, keyed by architecture.
 FREEBSD: Parts[Guest] = Parts("emu.guests.freebsd.{}.guest", "GUEST")
@@ -38,3 +40,8 @@ def check_cpus(image: Image) -> None:
     needed = guest_of(image, arch_of(image).name).boot.several_cpus
     if needed is not None and image.symbols.find(needed[1]) is None:
         raise KinstError(f"{image.path}: runs on one CPU, because it was built without {needed[0]}")
+
+
+def root_offset(disk: Content) -> int:
+    """Return the offset in bytes of the root file system on a disk."""
+    return root_at(disk)[1]

@@ -282,6 +282,7 @@ cdef class EngineWiring:
         :param place: offset of a 32-bit word in a context.
         :param masked: the interrupt is blocked while any of these bits of the word is set.
         """
+        self._made()
         if not CONTEXT_HEADER <= place <= self.context_size(self.uc) - 8 or place % 4:
             raise ValueError(f"offset {place}: not a 32-bit field of a context")
         self._context(place)

@@ -13,6 +13,7 @@ from dtrace.run.target import new_target
 from dtrace.run.values import Value
 from dtrace.stacks.user_programs import UserPrograms
 from emu.host.errors import KinstError
+from images.guest_files import guest_files
 from images.shell import program_files
 from kinst.probes.breakpoints import Breakpoints
 from kinst_emu.api.inspected import Inspected
@@ -70,7 +71,9 @@ class Program:
         chosen.set("quiet", None)
         traced = new_target(
             breakpoints, self._machine.kernel.prototypes.types(), unsafe,
-            UserPrograms(program_files(breakpoints.image), files), lambda: target, stops=False)
+            UserPrograms(program_files(breakpoints.image), files, guest_files(breakpoints.image),
+                         breakpoints.machine.guest.programs.debug_file),
+            lambda: target, stops=False)
         return linked(Pipeline(chosen, traced, self.messages.append), self._source,
                       ["program", *map(str, arguments)], self._took,
                       {"target": traced.processes.made_next} if target else {})

@@ -31,6 +31,7 @@ from emu.replay.player import Player
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import LIMIT, BootError, at_start, boot_to_prompt, booted
+from images.guest_files import guest_files
 from images.recordings import from_start, played
 from images.shell import (
     CommandError,
@@ -118,7 +119,9 @@ class TracedKernel:
             named = {path.name: path for path in line.work.user_programs}
             self.target = new_target(
                 breakpoints, self.types, line.system.unsafe,
-                UserPrograms(program_files(self.image, files), named), self._first_word)
+                UserPrograms(program_files(self.image, files), named, guest_files(self.image),
+                             breakpoints.machine.guest.programs.debug_file),
+                self._first_word)
             self.commands = ShellCommands(
                 self.machine if self._command is not None and self.player is None else None,
                 line.work.limit or LIMIT, line.work.idle, line.texts.options)

@@ -17,6 +17,10 @@ from pathlib import Path
 import pytest
 
 import kinst_emu
+from dtrace.debug.kernel_types import kernel_types
+from dtrace.stacks.mapped_files import mapped_files
+from dtrace.stacks.threads import Threads
+from dwarf.members import offset_of
 from emu.guests.freebsd.partitions import FREEBSD_UFS
 from emu.machine.machine import Until
 from emu.unicorn.machine import UnicornMachine
@@ -274,3 +278,29 @@ def test_an_image_with_all_devices_has_the_same_state_after_a_restore(based, tmp
         assert run_command(machine, "ping -c 1 peer > /dev/null", LIMIT).status == 0
         digests.append(machine.digest())
     assert digests[0] == digests[1]
+
+
+def test_the_mapped_files_of_a_process_are_those_that_procstat_prints(kernel):
+    machine = kinst_emu.open(kernel, base=True).boot()
+    printed = machine.command("sleep 100 & procstat vm $!").output.decode().splitlines()
+    rows = [row for row in map(str.split, printed) if len(row) == 11 and row[9] == "vn"]
+    inner = machine.emulated
+    types = kernel_types(inner.image)
+    reader = mapped_files(inner, types, inner.guest.programs.maps)
+    threads = [one for one in Threads(inner).all() if one.pid == int(rows[0][0])]
+    process = inner.read_u64(threads[0].address + offset_of(types, "struct thread", "td_proc"))
+    assert [(one.start, one.end, one.path) for one in reader.of(process)] == [
+        (int(row[1], 16), int(row[2], 16), row[10]) for row in rows]
+    assert {"/bin/sleep", "/lib/libc.so.7", "/libexec/ld-elf.so.1"} <= {row[10] for row in rows}
+
+
+def test_user_stacks_have_the_names_of_shared_objects_and_their_functions(kernel):
+    done = run("kdtrace", "-k", kernel, "--base", "-q", "-n", """
+        syscall::write:entry /execname == "ls"/ {
+            @[usym(uregs[R_PC]), umod(uregs[R_PC])] = count(); ustack(3); }
+        syscall::mmap:entry /execname == "ls"/ { @maps[umod(uregs[R_PC])] = count(); }""",
+        "-c", "$ ls /")
+    assert done.returncode == 0, done.stderr
+    words = done.stdout.split()
+    assert "libsys.so.7`_write" in words and "ld-elf.so.1" in words
+    assert any(word.startswith("libsys.so.7`_write+0x") for word in words)

@@ -19,6 +19,7 @@ from emu.guest.guest import (
     LockMembers,
     LockPath,
     LockProbes,
+    MapMembers,
     PageFaults,
     ProcessMembers,
     ProgramStart,
@@ -111,6 +112,18 @@ LOCK_MEMBERS = LockMembers(
      ("_epoch_enter_preempt", "_epoch_exit_preempt", "epoch"),
      ("epoch_enter_preempt", "epoch_exit_preempt", "epoch"),
      ("epoch_enter", "epoch_exit", "epoch")), stack=4 * 4096)
+
+# Members of struct vm_map (vm/vm_map.h), vm_object (vm/vm_object.h) and vnode (sys/vnode.h), and of
+# the name cache (kern/vfs_cache.c); VV_ROOT of sys/vnode.h.
+MAP_MEMBERS = MapMembers(
+    space=("proc", "p_vmspace"), map=("vmspace", "vm_map"), header=("vm_map", "header"),
+    changes=("vm_map", "timestamp"), entry="vm_map_entry", left="left", right="right",
+    start="start", end="end", offset="offset", mapped="object", object="vm_object", kind="type",
+    of_file=("obj_type", "OBJT_VNODE"), shadows="backing_object",
+    shadowed="backing_object_offset", file="handle",
+    names=("vnode", "v_cache_dst.tqh_first"), name="namecache", directory="nc_dvp",
+    length="nc_nlen", text="nc_name", root=("vnode", "v_vflag", 1), mount=("vnode", "v_mount"),
+    covered=("mount", "mnt_vnodecovered"))
 
 # Functions that inline code of sys/mutex.h, rwlock.h and sx.h calls, or code of kern_mutex.c,
 # kern_rwlock.c and kern_sx.c; the numbers are indices in LOCK_MEMBERS.
@@ -224,7 +237,9 @@ def freebsd(
             "lastpid", PROCESS_MEMBERS, system_calls, CALL_MEMBERS,
             (f"p_vmspace.vm_pmap.{page_tables[0]}", page_tables[1]), SIGNAL_MEMBERS, PROGRAM_START,
             (("thread", "td_proc"), ("proc", "p_args"), ("pargs", "ar_length"),
-             ("pargs", "ar_args")), ERRORS, ("execve", "fexecve"), ("write", "writev")),
+             ("pargs", "ar_args")), ERRORS, ("execve", "fexecve"), ("write", "writev"),
+            MAP_MEMBERS,
+            "/usr/lib/debug{}.debug"),
         probes=GuestProbes(
             static_probes, call_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
             tracepoint=tracepoint, guard=("sdt_probes_enabled", GUARDED),

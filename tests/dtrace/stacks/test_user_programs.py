@@ -1,6 +1,7 @@
 import pytest
 
-from dtrace.stacks.user_programs import UserPrograms, walk
+from dtrace.stacks.mapped_files import MappedFile
+from dtrace.stacks.user_programs import UserPrograms, frame_word, walk
 from emu.elf.program import ProgramFile
 from emu.elf.symbols import STT_FUNC
 from emu.host.errors import ImageError
@@ -77,3 +78,78 @@ def test_a_program_file_without_usable_symbols_is_refused(tmp_path, arch):
     stripped = catalog.userland(arch).with_name("shell")
     with pytest.raises(ImageError, match="has no symbols"):
         ProgramFile(stripped)
+
+
+def shared_object(arch, symbols, kind=11):
+    """Return an object with two segments, which are in the first page of the file."""
+    return Elf(arch=arch, kind=3, symbols_type=kind, symbols=symbols,
+               segments=[(0x10B0, bytes(0x800), 0x800), (0x38B0, b"\x90" * 0x700, 0x700)]).build()
+
+
+def test_frames_in_shared_objects_are_named_by_object_and_function(arch):
+    library = shared_object(arch, [("early", 0x10b0, 16, 2), ("late", 0x3900, 0x40, 2)])
+    files = {"/lib/libx.so.1": library, "/bad": b"no"}
+    programs = UserPrograms({}, contents=lambda path: files[path] if path in files else fail(path))
+    start = 0x8_0000_0000
+    moved = start - 0x3000
+    maps = [MappedFile(start - 0x2000, start - 0x1000, 0, "/lib/libx.so.1"),
+            MappedFile(start, start + 0x1000, 0, "/lib/libx.so.1"),
+            MappedFile(start + 0x10000, start + 0x11000, 0, "/bad"),
+            MappedFile(start + 0x20000, start + 0x21000, 0, "/none")]
+    number = programs.number("prog", 77, maps)
+    for address, said in ((moved + 0x3900, "libx.so.1`late"),
+                          (moved + 0x3904, "libx.so.1`late+0x4"),
+                          (moved + 0x3940, f"libx.so.1`{moved + 0x3940:#x}"),
+                          (start + 0x10004, f"bad`{start + 0x10004:#x}"),
+                          (start + 0x20004, f"none`{start + 0x20004:#x}"),
+                          (0x1234, "prog`0x1234")):
+        word = frame_word(number, address)
+        assert programs.is_frame(word) and programs.line(word) == said
+        assert programs.line(word, offset=False) == said.partition("+")[0]
+    assert programs.start(frame_word(number, moved + 0x3904)) == frame_word(number, moved + 0x3900)
+    assert programs.module_start(frame_word(number, moved + 0x3904)) == (
+        frame_word(number, start - 0x2000))
+    assert programs.name(frame_word(number, 0x1234)) == "prog"
+
+
+def fail(path):
+    raise ImageError(f"{path}: does not exist")
+
+
+def test_processes_with_one_name_have_their_own_maps_and_keep_the_latest(arch):
+    old = shared_object(arch, [("old", 0x10B0, 64, 2)])
+    new = shared_object(arch, [("new", 0x10B0, 64, 2)])
+    programs = UserPrograms({}, contents={"/o": old, "/n": new}.__getitem__)
+    at = 0x4000_0000
+    one = programs.number("sh", 1, [MappedFile(at, at + 4096, 0, "/o")])
+    other = programs.number("sh", 2, [MappedFile(at, at + 4096, 0, "/n")])
+    assert one != other and programs.number("sh", 1, [MappedFile(1, 2, 0, "/x")]) == one
+    inside = at + 0xB0
+    assert programs.line(frame_word(one, inside)) == "o`old"
+    assert programs.line(frame_word(other, inside)) == "n`new"
+    assert programs.number("sh", 1, [MappedFile(at, at + 4096, 0, "/n")]) == one
+    assert programs.line(frame_word(one, inside)) == "n`new"
+    assert programs.number("sh") not in (one, other)
+
+
+def test_a_debug_file_of_the_guest_provides_the_symbols(arch):
+    stripped, full = (shared_object(arch, [(name, 0x1000, 64, 2)], kind)
+                      for name, kind in (("exported", 11), ("static_one", 2)))
+    files = {"/lib/a.so": stripped, "/debug/lib/a.so.debug": full}
+
+    def read(path):
+        return files[path] if path in files else fail(path)
+
+    for debug_file, name in (("", "exported"), ("/debug{}.debug", "static_one"),
+                             ("/other{}", "exported")):
+        programs = UserPrograms({}, contents=read, debug_file=debug_file)
+        found = programs.mapped_file("/lib/a.so").symbols.function_at(0x1000)
+        assert found is not None and found.name == name
+
+
+def test_a_stripped_or_movable_file_is_refused_where_its_place_must_be_known(tmp_path, arch):
+    path = tmp_path / "lib.so"
+    path.write_bytes(shared_object(arch, [("f", 0x1000, 64, 2)], 2))
+    with pytest.raises(ImageError, match="is position-independent"):
+        ProgramFile(path)
+    assert ProgramFile(path, movable=True).moves(0x7000, 1 << 40) == []
