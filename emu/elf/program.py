@@ -90,10 +90,7 @@ class ProgramFile:
 
         An address where only one of the programs has code is a difference.
         """
-        mine, theirs = (
-            sorted((s.virtual, bytes(one._file.piece(s.offset, s.in_file)))
-                   for s in one._file.segments if s.kind == PT_LOAD and s.flags & PF_X)
-            for one in (self, other))
+        mine, theirs = _code(self._file), _code(other._file)
         for (at, code), (their_at, their_code) in zip(mine, theirs, strict=False):
             if at != their_at:
                 return at
@@ -104,3 +101,20 @@ class ProgramFile:
         if len(mine) == len(theirs):
             return None
         return max(mine, theirs, key=len)[min(len(mine), len(theirs))][0]
+
+
+def same_code(one: InputFile, other: InputFile) -> bool:
+    """Return whether two ELF files have the same code at the same addresses.
+
+    A file without code, as one with debug data only, agrees with every file.
+
+    :raises ImageError: if one of them is not an ELF file.
+    """
+    mine, theirs = _code(ElfFile(one)), _code(ElfFile(other))
+    return not mine or not theirs or mine == theirs
+
+
+def _code(file: ElfFile) -> list[tuple[int, bytes]]:
+    """Return the (address, bytes) of the executable segments that are in a file."""
+    return sorted((s.virtual, bytes(file.piece(s.offset, s.in_file))) for s in file.segments
+                  if s.kind == PT_LOAD and s.flags & PF_X and s.in_file)

@@ -170,6 +170,10 @@ def make_parser() -> argparse.ArgumentParser:
         help="read the symbols of this statically linked user program; ustack() then shows "
         "function names in processes that run a program with this file name; may be repeated "
         "(default: only the programs of the kinst-emu userland)")
+    add("--sysroot", type=Path, metavar="DIR",
+        help="read the programs and shared objects of the guest, and their symbols in "
+        "usr/lib/debug, from this host directory if they are there; ustack() then also names "
+        "functions whose symbols the guest lacks (default: from the guest's disk)")
     add("--schedule", metavar="SCHEDULE",
         help="trace the calls of --run in this schedule, e.g. 'A120 B A'; kinst explore prints "
         "schedules (default: no schedule)")
@@ -332,6 +336,7 @@ class Work:
     :param limit: instructions after which the workload is stopped.
     :param idle: idle virtual time in ns after which a command is stopped.
     :param user_programs: files of --program.
+    :param sysroot: host directory with files of the guest.
     """
 
     workload: str | None
@@ -345,6 +350,7 @@ class Work:
     limit: int | None
     idle: int
     user_programs: list[Path]
+    sysroot: Path | None
 
 
 @dataclass(frozen=True)
@@ -394,6 +400,7 @@ class CommandLine:
             ("--net, --entropy, --serial", system.devices != DeviceWords()),
             ("--cpus", system.cpus is not None),
             ("--schedule", work.schedule is not None), ("--program", bool(work.user_programs)),
+            ("--sysroot", work.sysroot is not None),
             ("-p", work.process is not None), ("--tracks", shown.tracks is not None),
             ("--digest", shown.digest), ("--machine", system.machine != UNICORN),
             ("--report", shown.report is not None), ("--module", bool(system.module)),
@@ -452,12 +459,14 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
              None if given.process is None else parse_count(given.process, "-p"),
              _path(given.replay), given.schedule, tuple(given.runs), given.setup, given.unchecked,
              None if given.limit is None else parse_count(given.limit, "--limit"),
-             parse_idle(given.idle), [Path(file) for file in given.program]),
+             parse_idle(given.idle), [Path(file) for file in given.program], given.sysroot),
         Shown(given.listing, given.verbose, given.rewritten, given.output, given.compile_only,
               given.show_code, given.json, given.report, given.sources, given.plot, given.tracks,
               given.emit_elf, given.digest),
         given.version)
     work = line.work
+    if work.sysroot is not None and not work.sysroot.is_dir():
+        raise KinstError(f"--sysroot: {work.sysroot} is not a directory")
     if work.schedule is not None and (line.system.cpus or 1) > 1:
         raise KinstError(SCHEDULED)
     return line

@@ -119,9 +119,10 @@ class TracedKernel:
             named = {path.name: path for path in line.work.user_programs}
             self.target = new_target(
                 breakpoints, self.types, line.system.unsafe,
-                UserPrograms(program_files(self.image, files), named, guest_files(self.image),
-                             breakpoints.machine.guest.programs.debug_file),
-                self._first_word)
+                UserPrograms(
+                    program_files(self.image, files), named,
+                    guest_files(self.image, line.work.sysroot),
+                    breakpoints.machine.guest.programs.debug_file), self._first_word)
             self.commands = ShellCommands(
                 self.machine if self._command is not None and self.player is None else None,
                 line.work.limit or LIMIT, line.work.idle, line.texts.options)
