@@ -1,8 +1,7 @@
 """Read files of UFS2 file systems, such as the root file systems of guests.
 
 Structures are those of FreeBSD's sys/ufs/ffs/fs.h, ufs/dinode.h and ufs/dir.h. The disk may contain
-anything: a damaged file system is an error, and reading a file takes time in proportion to its
-size.
+anything: a damaged file system is an error, and what is read to find a file is limited.
 """
 
 import stat
@@ -25,6 +24,8 @@ SECTOR = 512
 MOST_FILE = 1 << 28  # maximum size in bytes of a file
 MOST_FOLDER = 1 << 24
 MOST_LINKS = 32  # maximum number of symbolic links in a path
+MOST_PARTS = 1024  # maximum number of components of a path, including those of links
+MOST_FOLDERS = 1 << 25  # maximum number of bytes of directories that are read to find a file
 
 
 class DiskFileError(KinstError):
@@ -48,7 +49,7 @@ class DiskFiles:
     """
 
     def __init__(self, read: Callable[[int, int], bytes], name: str) -> None:
-        self._read_disk, self._name = read, name
+        self._read_disk, self._name, self._left = read, name, 0
         block = next((block for at in SUPERBLOCKS if len(block := read(at, SUPERBLOCK_SIZE))
                       == SUPERBLOCK_SIZE and struct.unpack_from("<I", block, MAGIC_AT)[0] == MAGIC),
                      None)
@@ -75,17 +76,24 @@ class DiskFiles:
         return self._content(inode, MOST_FILE)
 
     def _find(self, path: str) -> _Inode:
-        parts, links = path.split("/")[::-1], 0
+        parts, links, steps = path.split("/")[::-1], 0, 0
         folders = [self._inode(ROOT)]
+        known, self._left = dict[int, dict[str, int]](), MOST_FOLDERS
         while parts:
             part = parts.pop()
+            steps += 1
+            if steps > MOST_PARTS:
+                raise DiskFileError(f"{self._name}: {path}: more than {MOST_PARTS} components")
             if part == "..":
                 folders = folders[:-1] or folders
             if part in ("", ".", ".."):
                 continue
             if not stat.S_ISDIR(folders[-1].mode):
                 raise DiskFileError(f"{self._name}: {path}: '{part}' is not in a directory")
-            number = next((n for name, n in self._entries(folders[-1]) if name == part), None)
+            folder = folders[-1]
+            if folder.number not in known:
+                known[folder.number] = dict(self._entries(folder))
+            number = known[folder.number].get(part)
             if number is None:
                 raise DiskFileError(f"{self._name}: {path}: does not exist")
             inode = self._inode(number)
@@ -112,6 +120,9 @@ class DiskFiles:
 
     def _entries(self, folder: _Inode) -> Iterator[tuple[str, int]]:
         """Yield (name, inode number) of the entries of a directory."""
+        self._left -= folder.size
+        if self._left < 0:
+            raise DiskFileError(f"{self._name}: more than {MOST_FOLDERS} bytes of directories")
         data = self._content(folder, MOST_FOLDER)
         at = 0
         while at + ENTRY.size <= len(data):

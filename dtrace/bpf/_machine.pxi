@@ -95,7 +95,8 @@ cdef struct KnownStep:
 cdef struct ProcessName:
     uint8_t text[NAME_BYTES]
     int64_t number
-    uint64_t space  # address of the process's address space, or 0 if unknown
+    uint64_t process  # the process's ID, or 0 if unknown
+    uint64_t space  # address of its address space
     uint64_t changes  # number of changes of the address space's map
 
 # Stack layout of the kernel and its programs; set by ``Runtime.walk_stacks``.
@@ -128,10 +129,16 @@ cdef struct Walker:
     uint32_t name_size
     ProcessName name[NAMES]
     uint32_t names
-    # offsets of a thread's process, its address space, and the number of changes of the space's map
+    # Offsets of a thread's process, of its ID and its address space, and in this of the number of
+    # changes of its map and of the map's lock. No thread holds it alone if the bits ``shared`` are
+    # set.
     bint spaces_known
-    uint64_t space_path[2]
+    uint64_t space_process
+    uint64_t space_number
+    uint64_t space
     uint64_t changes
+    uint64_t map_lock
+    uint64_t map_shared
     # offsets of the members that hold a thread's process, a process's ID and a process's parent
     bint family_known
     uint64_t process

@@ -559,7 +559,8 @@ cdef class Runtime:
         w.name_variable, w.name_size = shape.name_variable, shape.name_size
         w.spaces_known = shape.space is not None
         if shape.space is not None:
-            w.space_path[0], w.space_path[1], w.changes = shape.space
+            (w.space_process, w.space_number, w.space, w.changes, w.map_lock,
+             w.map_shared) = shape.space
         self.host_numbers = numbers
         w.frames_known = True
 

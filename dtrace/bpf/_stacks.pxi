@@ -173,47 +173,49 @@ cdef int64_t program_number(Machine *m) noexcept nogil:
     cdef Walker *w = &m.walker
     cdef Walk *walk = &m.walk[w.name_variable]
     cdef uint64_t address = current_thread(m)
-    cdef uint64_t space = address
-    cdef uint64_t changes = 0
-    cdef uint8_t name[NAME_BYTES]
+    cdef ProcessName key
+    cdef uint64_t process, lock
+    cdef bint busy = False
     cdef uint32_t n
-    memset(name, 0, sizeof(name))
+    memset(&key, 0, sizeof(key))
+    if w.spaces_known and word_at(m, address + w.space_process, 8, &process) and (
+            word_at(m, process + w.space_number, 4, &key.process) and
+            word_at(m, process + w.space, 8, &key.space) and key.space and
+            word_at(m, key.space + w.changes, 4, &key.changes) and
+            word_at(m, key.space + w.map_lock, 8, &lock)):
+        busy = not lock & w.map_shared
+    else:
+        key.process = key.space = key.changes = 0
     for n in range(walk.steps):
         address += walk.offset[n]
         if n + 1 < walk.steps and not word_at(m, address, 8, &address):
             return 0
-    if own(address) or not m.read(m.read_data, address, name, w.name_size):
+    if own(address) or not m.read(m.read_data, address, key.text, w.name_size):
         return 0
-    if not w.spaces_known or not (
-            word_at(m, space + w.space_path[0], 8, &space) and
-            word_at(m, space + w.space_path[1], 8, &space) and space and
-            word_at(m, space + w.changes, 4, &changes)):
-        space = changes = 0
     for n in range(w.names):
-        if w.name[n].space == space and memcmp(w.name[n].text, name, NAME_BYTES) == 0:
-            if w.name[n].changes == changes:
+        if w.name[n].process == key.process and w.name[n].space == key.space and memcmp(
+                w.name[n].text, key.text, NAME_BYTES) == 0:
+            if w.name[n].changes == key.changes and not busy:
                 return w.name[n].number
-            return ask_number(m, name, space, changes, n)
-    w.names = w.names % NAMES  # if the cache is full, discard its contents
-    w.names += 1
-    return ask_number(m, name, space, changes, w.names - 1)
+            break
+    else:
+        n = w.names = w.names % NAMES  # if the cache is full, discard its contents
+        w.names += 1
+    key.number = ask_number(m, key.text)
+    if busy:  # a thread is changing the map
+        key.process = ~<uint64_t>0
+    w.name[n] = key
+    return key.number
 
 
-cdef int64_t ask_number(Machine *m, const uint8_t *name, uint64_t space, uint64_t changes,
-                        uint32_t n) noexcept with gil:
-    """Ask the host for the ID of the running process, and store it as the nth of the cache."""
+cdef int64_t ask_number(Machine *m, const uint8_t *name) noexcept with gil:
+    """Ask the host for the number of the running process."""
     cdef Runtime runtime = <Runtime>m.owner
-    cdef Walker *w = &m.walker
-    cdef int64_t number
-    w.name[n].space = ~<uint64_t>0  # no process has this one, if the host fails
     try:
-        number = runtime.host_numbers(name[:w.name_size].partition(b"\0")[0])
+        return runtime.host_numbers(name[:m.walker.name_size].partition(b"\0")[0])
     except BaseException as failure:
         runtime.failed(failure)
         return 0
-    memcpy(w.name[n].text, name, NAME_BYTES)
-    w.name[n].number, w.name[n].space, w.name[n].changes = number, space, changes
-    return number
 
 
 cdef uint64_t h_stack(Machine *m, uint64_t *r) noexcept nogil:

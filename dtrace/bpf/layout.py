@@ -8,6 +8,7 @@ memory is a valid guest address.
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 BASE = 0x0D7A_0000_0000_0000
 REGION_SHIFT = 32
@@ -179,6 +180,25 @@ class StackShape:
     ucaller: int
 
 
+class SpaceOffsets(NamedTuple):
+    """Location of a process's memory map.
+
+    :param process: offset of a thread's process.
+    :param number: offset of the process's ID in the process; ``space`` is that of the pointer to
+        its address space.
+    :param changes: offset of the number of changes of the map in the address space; ``lock`` is
+        that of the word of the map's lock.
+    :param shared: bits of this word that are clear while a thread may change the map.
+    """
+
+    process: int
+    number: int
+    space: int
+    changes: int
+    lock: int
+    shared: int
+
+
 @dataclass(frozen=True)
 class ProgramShape:
     """Layout of the user stack and the saved user registers of a thread in the kernel.
@@ -190,8 +210,7 @@ class ProgramShape:
     :param record: offsets in a frame record of the caller's frame and of the return address.
     :param name_variable: the number of the D variable that holds the process name.
     :param name_size: size of the process name in bytes.
-    :param space: offsets of a thread's process, of the process's address space, and in this of the
-        number of changes of its map; None: unknown.
+    :param space: location of the running process's map; None: unknown.
     """
 
     thread_frame: int
@@ -201,4 +220,4 @@ class ProgramShape:
     record: tuple[int, int]
     name_variable: int
     name_size: int
-    space: tuple[int, int, int] | None = None
+    space: SpaceOffsets | None = None

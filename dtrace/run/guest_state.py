@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 
 from dtrace.bpf._runtime import Runtime, RuntimeFault
-from dtrace.bpf.layout import MAX_USER_FRAMES, Fault
+from dtrace.bpf.layout import MAX_USER_FRAMES, Fault, SpaceOffsets
 from dtrace.d.compile.program import ListedProbe
 from dtrace.d.language.identifiers import HOSTED_NUMBERS
 from dtrace.run.destructive import DestructiveActions
@@ -15,7 +15,7 @@ from dtrace.run.kernel_probes import KernelProbes
 from dtrace.run.locks import Locks, LockState
 from dtrace.run.thread_time import ThreadTime
 from dtrace.stacks.locals import MAX_ENTERED, Locals
-from dtrace.stacks.mapped_files import MappedFiles, mapped_files
+from dtrace.stacks.mapped_files import MappedFile, MappedFiles, mapped_files
 from dtrace.stacks.stack import MAX_FRAMES, Stacks
 from dtrace.stacks.user_programs import ADDRESS, UserPrograms, frame_word, walk
 from dwarf.debug_file import DebugDataError
@@ -279,13 +279,28 @@ class GuestState(ABC):
         return self._maps_of[0]
 
     @property
-    def space_offsets(self) -> tuple[int, int, int] | None:
-        """Offsets that lead to a process's address space, as in ``ProgramShape``."""
-        member = self._machine.guest.programs.members
-        place = None if member is None else self._member(
-            member.thread.removeprefix("struct "), member.process)
-        maps = self._maps
-        return None if maps is None or place is None else (place[0], maps.space, maps.changes)
+    def space_offsets(self) -> SpaceOffsets | None:
+        """Location of processes' memory maps, or None if it is unknown."""
+        member, maps = self._machine.guest.programs.members, self._maps
+        if member is None or maps is None:
+            return None
+        process = self._member(member.thread.removeprefix("struct "), member.process)
+        number = self._member(member.kind.removeprefix("struct "), member.number)
+        return None if process is None or number is None else SpaceOffsets(
+            process[0], number[0], maps.space, maps.changes, maps.lock, maps.shared)
+
+    def mapped(self, thread: int) -> list[MappedFile]:
+        """Return the files that the process of a thread has mapped; [] if that is unknown.
+
+        :param thread: address of the thread's structure.
+        """
+        offsets, maps = self.space_offsets, self._maps
+        if offsets is None or maps is None:
+            return []
+        try:
+            return maps.of(self._machine.read_u64(thread + offsets.process))
+        except MemoryAccessError:
+            return []
 
     def program_number(self, name: str) -> int:
         """Return the number of the current thread's process in the words of user stacks.
@@ -296,12 +311,15 @@ class GuestState(ABC):
         if offsets is None or maps is None or self.programs.knows(name):
             return self.programs.number(name)
         try:
-            process = self._machine.read_u64(self.thread + offsets[0])
-            space = self._machine.read_u64(process + offsets[1])
-            changes = int.from_bytes(self._machine.read(space + offsets[2], 4), "little")
-            key = name, process, space, changes
-            if key != self._latest_map[0]:
-                self._latest_map = key, self.programs.number(name, process, maps.of(process))
+            process = self._machine.read_u64(self.thread + offsets.process)
+            number = int.from_bytes(self._machine.read(process + offsets.number, 4), "little")
+            space = self._machine.read_u64(process + offsets.space)
+            changes = int.from_bytes(self._machine.read(space + offsets.changes, 4), "little")
+            busy = not self._machine.read_u64(space + offsets.lock) & offsets.shared
+            key = name, number, space, changes
+            if key != self._latest_map[0] or busy:
+                self._latest_map = (None if busy else key), self.programs.number(
+                    name, number, maps.of(process))
         except MemoryAccessError:
             return self.programs.number(name)
         return self._latest_map[1]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from dtrace.bpf._runtime import Runtime
-from dtrace.bpf.layout import ProgramShape, StackShape, StepKind
+from dtrace.bpf.layout import ProgramShape, SpaceOffsets, StackShape, StepKind
 from dtrace.d.language.identifiers import HOSTED_NUMBERS
 from dtrace.run.kernel import CALLER, INSTRUCTION, MARKS
 from dtrace.stacks.stack import FrameStep, Stacks, trap_step
@@ -42,7 +42,7 @@ def walk_kernel(runtime: Runtime, machine: Machine, stacks: Callable[[], Stacks]
 
 
 def walk_program(runtime: Runtime, machine: Machine, number: Callable[[str], int],
-                 thread_frame: int, name_size: int, space: tuple[int, int, int] | None) -> None:
+                 thread_frame: int, name_size: int, space: SpaceOffsets | None) -> None:
     """Let a runtime walk user stacks natively.
 
     :param number: returns the number of the running process; called with its name.

@@ -1,13 +1,15 @@
 """Processes of the guest, which D programs refer to by ``$target`` or a process ID."""
 
 from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
 
 from dtrace.debug.symbols import find_symbol
+from dtrace.stacks.mapped_files import MappedFile
 from dtrace.stacks.threads import Threads
-from dtrace.stacks.user_programs import NAME, UserPrograms
+from dtrace.stacks.user_programs import NAME, UserPrograms, moves
 from emu.host.errors import KinstError
 from emu.machine.machine import Machine
-from kinst.probes.traced_program import TracedProgram
+from kinst.probes.traced_program import TracedObject, TracedProgram
 
 MOST_LISTED = 40
 
@@ -18,11 +20,17 @@ class GuestProcesses:
     :param programs: the files of the programs.
     :param next_program: returns the name of the program for which the next process will be created;
         empty: unknown.
+    :param mapped: returns the files that a process has mapped, given the address of its structure.
+    :param in_advance: returns the files that the next process will map, given its ID and its name;
+        None: that cannot be known.
     """
 
-    def __init__(self, machine: Machine, programs: UserPrograms,
-                 next_program: Callable[[], str]) -> None:
+    def __init__(self, machine: Machine, programs: UserPrograms, next_program: Callable[[], str],
+                 mapped: Callable[[int], list[MappedFile]],
+                 in_advance: Callable[[int, str], list[MappedFile]] | None) -> None:
         self._machine, self._programs, self._next_program = machine, programs, next_program
+        self._mapped, self._in_advance = mapped, in_advance
+        self._known: dict[tuple[int, str], TracedProgram] = {}
 
     @property
     def made_next(self) -> int:
@@ -62,6 +70,10 @@ class GuestProcesses:
         if not name:
             raise KinstError(f"{_missing(process, known)}; $target is the process that runs the "
                              "-c command")
+        if not self._programs.knows(name[:NAME]):
+            found = self._of_maps(process, name[:NAME], process in known)
+            if found is not None:
+                return found
         file, kernel = self._programs.file(name[:NAME]), self._machine.image.machine
         if file.machine != kernel:
             raise KinstError(f"{file.path}: this program is for {file.machine}, but the kernel is "
@@ -70,7 +82,37 @@ class GuestProcesses:
         if address is not None:
             raise KinstError(f"process {process} ({name[:NAME]}): the code at {address:#x} differs "
                              f"from {file.path}; specify the file of this program with --program")
-        return TracedProgram(process, name[:NAME], file, process not in known)
+        return TracedProgram(process, name[:NAME], (TracedObject(name[:NAME], file, 0),),
+                             process not in known)
+
+    def _of_maps(self, process: int, name: str, exists: bool) -> TracedProgram | None:
+        """Return the program of a process by the files that it maps, or None if they are unknown.
+
+        :raises KinstError: if running the command in advance fails.
+        """
+        if (process, name) in self._known:
+            return self._known[process, name]
+        if exists:
+            files = self._mapped(next(thread.address for thread in Threads(self._machine).all()
+                                      if thread.pid == process))
+        elif self._in_advance is not None:
+            files = self._in_advance(process, name)
+        else:
+            files = []
+        made = list[TracedObject]()
+        for path in dict.fromkeys(one.path for one in files):
+            try:
+                file = self._programs.mapped_file(path)
+            except KinstError:
+                continue  # it is not a program, or has no symbols
+            parts = [one for one in files if one.path == path]
+            made += [TracedObject(PurePosixPath(path).name, file, moved)
+                     for moved in moves(file, parts)]
+        objects = sorted(made, key=lambda one: one.name[:NAME] != name)
+        if not objects or objects[0].name[:NAME] != name:
+            return None
+        self._known[process, name] = TracedProgram(process, name, tuple(objects), not exists)
+        return self._known[process, name]
 
 
 def _missing(process: int, known: Mapping[int, str]) -> str:

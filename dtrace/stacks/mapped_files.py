@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from dwarf.members import MemberError, offset_of
 from dwarf.types import Enumeration, Types, strip
@@ -9,6 +10,7 @@ from emu.guest.guest import MapMembers, VirtualMemory
 from emu.host.errors import MemoryAccessError
 
 MOST_STEPS = 50_000  # maximum number of steps between the entries of a map
+MOST_FILES = 1000  # maximum number of mappings that are returned
 MOST_SHADOWS = 64  # maximum number of objects that shadow each other
 MOST_PARTS = 64  # maximum number of directories in a path
 MOST_NAME = 255
@@ -44,6 +46,7 @@ class MappedFiles:
             return offset_of(types, f"struct {structure}", member)
 
         self.space, self.changes = at(*members.space), at(*members.map) + at(*members.changes)
+        self.lock, self.shared = at(*members.map) + at(*members.lock), members.shared
         self._header = at(*members.map) + at(*members.header)
         entry = members.entry
         self._left, self._right, self._start, self._end, self._offset, self._mapped = (
@@ -67,7 +70,7 @@ class MappedFiles:
         :raises MemoryAccessError: if the kernel's structures are damaged.
         """
         space = self._word(process + self.space)
-        return list(self._files(space + self._header)) if space else []
+        return list(islice(self._files(space + self._header), MOST_FILES)) if space else []
 
     def _files(self, header: int) -> Iterator[MappedFile]:
         """Yield the mappings, whose entries are those between the header and itself."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from dtrace.stacks.mapped_files import MappedFile
-from emu.elf.program import ProgramFile
+from emu.elf.program import ProgramFile, needs_loader
 from emu.elf.symbols import Symbol
 from emu.host.errors import ImageError, KinstError
 from emu.host.input_file import InputFile
@@ -41,10 +41,11 @@ class UserPrograms:
         self._files = self._own | self._chosen
         self._known: dict[str, ProgramFile | ImageError] = {}
         self._names: list[str] = [""]
+        self._fixed: dict[str, bool] = {}  # answers of ``knows``
         self._contents, self._debug_file = contents, debug_file
         self._objects: dict[str, ProgramFile | KinstError] = {}  # path in the guest -> file
-        # Number -> the files that its process has mapped, the latest first
-        self._mapped: dict[int, list[MappedFile]] = {}
+        # Number -> the files that its process has mapped, which do not conflict
+        self._mapped: dict[int, dict[MappedFile, None]] = {}
         self._numbers: dict[tuple[str, int], int] = {}  # (name, process) -> number
 
     def frame(self, name: str, address: int) -> int:
@@ -52,29 +53,41 @@ class UserPrograms:
         return frame_word(self.number(name), address)
 
     def knows(self, name: str) -> bool:
-        """Return whether the file of the program that processes of a name run is known."""
-        return name in self._files
+        """Return whether the program that processes of a name run is known, and all their code."""
+        if name not in self._fixed:
+            self._fixed[name] = name in self._chosen
+            if name in self._own and not self._fixed[name] and not needs_loader(self._own[name]):
+                with contextlib.suppress(ImageError):  # it is not a program, or has no symbols
+                    self._fixed[name] = self.file(name) is not None
+        return self._fixed[name]
 
     def number(self, name: str, process: int = 0, files: Sequence[MappedFile] = ()) -> int:
         """Return the number of a process in stack words, or 0 if none is left.
 
-        :param process: address of the process's structure; 0: any process with the name.
+        A process gets another number when it maps a file where it had mapped another one.
+
+        :param process: its ID; 0: any process with the name.
         :param files: the files that it has mapped; those that it had mapped earlier are known.
         """
         if not name and not files:
             return 0
         key = name, process if files else 0
-        if key not in self._numbers:
+        number = self._numbers.get(key)
+        if number is not None and not files:
+            return number
+        known = None if number is None else self._mapped[number]
+        if known is None or any(_conflict(one, other) for one in files if one not in known
+                                for other in known):
             if len(self._names) >= NUMBERS:
-                return 0
-            self._numbers[key] = len(self._names)
+                return self._numbers.get((name, 0), 0)
+            number = self._numbers[key] = len(self._names)
             self._names.append(name)
-        number = self._numbers[key]
-        if files:
-            known = self._mapped.setdefault(number, [])
-            seen = set(known)
-            known[:0] = [one for one in files if one not in seen]
-            del known[MOST_MAPPED:]
+            if not files:
+                return number
+            known = self._mapped[number] = {}
+        assert number is not None
+        if len(known) < MOST_MAPPED:
+            known.update(dict.fromkeys(files))
         return number
 
     def is_frame(self, word: int) -> bool:
@@ -99,7 +112,9 @@ class UserPrograms:
     def start(self, word: int) -> int:
         """Return the stack word for the start of the function that contains a frame's address."""
         function, moved = self._function(word)
-        return word if function is None else word & ~ADDRESS | moved + function.address
+        if function is None or not 0 <= moved + function.address <= ADDRESS:
+            return word
+        return word & ~ADDRESS | moved + function.address
 
     def module_start(self, word: int) -> int:
         """Return the stack word for the start of the mapped file at a frame's address.
@@ -129,12 +144,11 @@ class UserPrograms:
             file = self.mapped_file(mapped.path)
         except KinstError:
             return None, 0
-        moves = file.moves(mapped.start, mapped.offset)
-        if len(moves) > 1:  # the other mappings of the file were moved equally
-            moves.sort(key=lambda moved: -sum(
-                moved in file.moves(one.start, one.offset) for one in self._mapped[number]
-                if one.path == mapped.path))
-        return (file.symbols.function_at(address - moves[0]), moves[0]) if moves else (None, 0)
+        for moved in moves(file, [one for one in self._mapped[number]
+                                  if one.path == mapped.path]):
+            if moved in file.moves(mapped.start, mapped.offset):
+                return file.symbols.function_at(address - moved), moved
+        return None, 0
 
     def mapped_file(self, path: str) -> ProgramFile:
         """Return a program or shared object of the guest, from the cache if possible.
@@ -152,18 +166,18 @@ class UserPrograms:
         return known
 
     def _of_guest(self, path: str) -> ProgramFile:
-        if self._contents is None:
-            raise ImageError(f"{path}: files of the guest cannot be read here")
+        if self._contents is None or not path.startswith("/"):
+            raise ImageError(f"{path}: this file of the guest cannot be read here")
         read = self._contents
 
         def taken(one: str) -> InputFile:
             return InputFile(Path(one), memoryview(read(one)), NOWHERE)
 
-        symbols: InputFile | None = None
+        file = taken(path)
         if self._debug_file:
             with contextlib.suppress(KinstError):  # most files have none
-                symbols = taken(self._debug_file.format(path))
-        return ProgramFile(Path(path), taken(path), True, symbols)
+                return ProgramFile(Path(path), file, True, taken(self._debug_file.format(path)))
+        return ProgramFile(Path(path), file, True)
 
     def file(self, name: str) -> ProgramFile:
         """Return the program run by processes with a given name, from the cache if possible.
@@ -203,6 +217,26 @@ class UserPrograms:
 def frame_word(number: int, address: int) -> int:
     """Encode an address and the number of its process as a stack word."""
     return number << 48 | address & ADDRESS
+
+
+def _conflict(one: MappedFile, other: MappedFile) -> bool:
+    """Return whether two mappings cannot exist at once, or name an address differently."""
+    return one.start < other.end and other.start < one.end and (
+        one.path != other.path or one.start - one.offset != other.start - other.offset)
+
+
+def moves(file: ProgramFile, parts: Sequence[MappedFile]) -> list[int]:
+    """Return how far a file was moved each time when it was mapped.
+
+    Segments may share pages of the file, so the mapping of one could also be that of another one.
+    The right answer is that for which the first segment is mapped, too.
+
+    :param parts: mappings of the file.
+    """
+    starts = {one.start for one in parts}
+    return list(dict.fromkeys(
+        moved for one in parts for moved in file.moves(one.start, one.offset)
+        if file.begins + moved in starts))
 
 
 def walk(pc: int, frame: int, record: tuple[int, int], read: Callable[[int], int | None],

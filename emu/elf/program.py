@@ -6,6 +6,7 @@ from pathlib import Path
 from emu.elf.reader import (
     ET_DYN,
     ET_EXEC,
+    PT_INTERP,
     PT_LOAD,
     SHT_DYNSYM,
     SHT_SYMTAB,
@@ -17,6 +18,7 @@ from emu.host.errors import ImageError
 from emu.host.input_file import InputFile
 
 PF_X, PAGE = 1, 4096
+MOST_PARTS = 64  # maximum number of segments that a loader maps
 END = 1 << 47  # end of a program's address space
 MOST_COVERED = 16  # maximum total size of all functions, as a multiple of the code size
 
@@ -38,6 +40,8 @@ class ProgramFile:
         if elf.kind != ET_EXEC and not (movable and elf.kind == ET_DYN):
             raise ImageError(f"{path}: is position-independent, so its load address is unknown; "
                              "link it statically, with -no-pie")
+        if sum(one.kind == PT_LOAD for one in elf.segments) > MOST_PARTS:
+            raise ImageError(f"{path}: has more than {MOST_PARTS} segments")
         table = next(named.of_kind(SHT_SYMTAB), None)
         if table is None and movable:
             named, table = elf, next(elf.of_kind(SHT_DYNSYM), None)
@@ -45,7 +49,8 @@ class ProgramFile:
             raise ImageError(f"{path}: has no symbols (it was stripped)")
         self.path, self.machine, self._file = path, elf.machine, elf
         self.symbols = SymbolTable(
-            named.content(table), named.content(named.sections[table.link]), path.stem)
+            named.content(table), named.content(named.sections[table.link]),
+            path.name if movable else path.stem)
         sizes: dict[int, int] = {}
         for function in self.symbols.functions():
             sizes[function.address] = max(function.size, sizes.get(function.address, 0))
@@ -65,6 +70,12 @@ class ProgramFile:
         return [start - (one.virtual + offset - one.offset) for one in self._file.segments
                 if one.kind == PT_LOAD
                 and one.offset & -PAGE <= offset < one.offset + one.in_file]
+
+    @property
+    def begins(self) -> int:
+        """Address of the page with the first segment, before the file is moved."""
+        return min((one.virtual for one in self._file.segments if one.kind == PT_LOAD),
+                   default=0) & -PAGE
 
     @property
     def digest(self) -> str:
@@ -101,6 +112,18 @@ class ProgramFile:
         if len(mine) == len(theirs):
             return None
         return max(mine, theirs, key=len)[min(len(mine), len(theirs))][0]
+
+
+def needs_loader(path: Path) -> bool:
+    """Return whether a program is linked dynamically or has no fixed place in memory.
+
+    Return False for a file that cannot be read or is not a program.
+    """
+    try:
+        file = ElfFile(read_file(path))
+    except ImageError:
+        return False
+    return file.kind == ET_DYN or any(one.kind == PT_INTERP for one in file.segments)
 
 
 def same_code(one: InputFile, other: InputFile) -> bool:

@@ -129,6 +129,8 @@ class MapMembers:
     :param map: (structure, member) of the map in the address space.
     :param header: (structure, member) of the header in the map.
     :param changes: (structure, member) that counts the changes of the map, 32 bits.
+    :param lock: (structure, member) of the word of the map's lock, of which the bits ``shared`` are
+        clear while a thread may change the map.
     :param entry: structure of an entry; ``left`` to ``mapped`` are its members.
     :param mapped: the object that is mapped.
     :param object: structure of an object; ``kind``, ``shadows`` and ``file`` are its members.
@@ -142,12 +144,15 @@ class MapMembers:
     :param mount: (structure, member) that points from a file to its file system.
     :param covered: (structure, member) that points from a file system to the directory on which it
         is mounted.
+    :param calls: functions of system calls that map files, besides those that begin a program.
     """
 
     space: tuple[str, str]
     map: tuple[str, str]
     header: tuple[str, str]
     changes: tuple[str, str]
+    lock: tuple[str, str]
+    shared: int
     entry: str
     left: str
     right: str
@@ -169,6 +174,7 @@ class MapMembers:
     root: tuple[str, str, int]
     mount: tuple[str, str]
     covered: tuple[str, str]
+    calls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -50,12 +50,12 @@ cdef enum:
 ctypedef bint (*trap_fn)(void *data, uint32_t vector) noexcept nogil
 # Deliver a breakpoint exception at ``pc`` to the guest; return False if no handler can take it.
 ctypedef bint (*enter_fn)(Clock *c, uint64_t pc) noexcept nogil
-# Deliver exception ``vector``, raised at ``pc`` after ``Clock.moment`` instructions.
-# For a system call that the CPU model leaves to its host, ``pc`` is the next instruction's address.
 cdef enum:
     # Added to the vector of an external interrupt, to distinguish it from an exception
     EXTERNAL = 1 << 16
 
+# Deliver exception ``vector``, raised at ``pc`` after ``Clock.moment`` instructions.
+# For a system call that the CPU model leaves to its host, ``pc`` is the next instruction's address.
 ctypedef Answer (*deliver_fn)(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil
 # Save or restore the registers that describe the last exception.
 ctypedef void (*forget_fn)(Clock *c) noexcept nogil

@@ -237,7 +237,8 @@ class ProbeTable(ProgramProbes):
         provider, name = KINDS[kind]
         program = self.program_of(number)
         if program is not None:
-            return (f"{provider}{program.process}", program.name, function.name,
+            module = program.name if len(program.objects) == 1 else function.module_name
+            return (f"{provider}{program.process}", module, function.name,
                     name or f"{address - function.address:x}")
         return (provider, function.module_name, function.name,
                 name or str(address - function.address))

@@ -9,6 +9,19 @@ from emu.guest.guest import ProcessMembers
 
 
 @dataclass(frozen=True)
+class TracedObject:
+    """A program or shared object that a process has mapped.
+
+    :param name: name of its module.
+    :param moved: how many bytes it was moved from the addresses in the file.
+    """
+
+    name: str
+    file: ProgramFile
+    moved: int
+
+
+@dataclass(frozen=True)
 class TracedProgram:
     """A program with probes, and the process that runs it.
 
@@ -16,12 +29,18 @@ class TracedProgram:
     :param name: the process's name while it runs the program.
     :param executed: match only after the process has executed the program, not while it is a copy
         of its parent.
+    :param objects: the program itself, then the shared objects.
     """
 
     process: int
     name: str
-    file: ProgramFile
+    objects: tuple[TracedObject, ...]
     executed: bool
+
+    @property
+    def file(self) -> ProgramFile:
+        """The file of the program itself."""
+        return self.objects[0].file
 
 
 @dataclass(frozen=True)

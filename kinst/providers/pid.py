@@ -8,15 +8,16 @@ breakpoint could not replace.
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
-from emu.elf.program import ProgramFile
+from emu.elf.program import END
 from emu.elf.symbols import Symbol
 from emu.host.errors import ImageError
 from kinst.code.listing import DATA, NO_INSTRUCTION, ProbedInstruction, instructions
 from kinst.probes.kinds import ProbeKind
 from kinst.probes.probe_table import ProbeTable
 from kinst.probes.probed_code import ProbeError
-from kinst.probes.traced_program import TracedProgram
+from kinst.probes.traced_program import TracedObject, TracedProgram
 from kinst.providers import fbt
 from kinst.providers.patterns import is_glob, matches
 from kinst.providers.provider import MadeProbes, Provider, Wanted
@@ -55,9 +56,9 @@ class Pid(Provider):
         number = probes.add_program(program, wanted.types)
         numbers: list[int] = []
         refusal: ProbeError | None = None
-        for function in functions:
+        for one, function in functions:
             try:
-                numbers += _of_function(probes, number, program.file, function, wanted)
+                numbers += _of_function(probes, number, one, function, wanted)
             except ProbeError as error:
                 refusal = refusal or error
         if not numbers:
@@ -73,49 +74,62 @@ def _named(provider: str) -> re.Match[str] | None:
     return PROCESS.fullmatch(name)
 
 
-def _functions(program: TracedProgram, wanted: Wanted) -> Iterator[Symbol]:
-    """Yield the functions of a program that a description selects.
+def _functions(program: TracedProgram, wanted: Wanted) -> Iterator[tuple[TracedObject, Symbol]]:
+    """Yield the functions that a description selects, and their objects.
 
     :raises ProbeError: when it selects none.
     """
-    symbols, module = program.file.symbols, wanted.module
+    module = wanted.module
     if wanted.function == ABSOLUTE and not OFFSET.fullmatch(wanted.name):
         raise ProbeError(f"{wanted.text}: with the function '-', the name must be a hexadecimal "
                          "address",
                          "D_PROC_NAME")
-    if not (matches(module, AOUT) or matches(module, program.name)):
+    objects = [one for n, one in enumerate(program.objects)
+               if matches(module, one.name) or (not n and matches(module, AOUT))]
+    if not objects:
+        names = list(dict.fromkeys(one.name for one in program.objects))
+        others = (": its program is statically linked" if len(names) == 1 else
+                  f", and {', '.join(names[1:])}")
         raise ProbeError(f"{wanted.text}: process {program.process} has no module '{module}', only "
-                         f"{program.name} (or {AOUT}): its program is statically linked",
+                         f"{names[0]} (or {AOUT}){others}",
                          "D_PROC_LIB" if wanted.function == ABSOLUTE else "")
     if wanted.function == ABSOLUTE:
         at = int(wanted.name, 16)
-        inside = symbols.function_at(at)
-        if inside is None:
-            raise ProbeError(f"{wanted.text}: {at:#x} is not in a function of {program.name}",
-                             "D_PROC_OFF")
-        yield inside
-        return
-    known = set[int]()
-    for function in symbols.functions():
-        if matches(wanted.function, function.name) and function.address not in known:
-            known.add(function.address)
-            yield function
-    if not known:
-        near = [] if is_glob(wanted.function) else symbols.similar(wanted.function)
+        for one in objects:
+            inside = one.file.symbols.function_at(at)
+            if inside is not None:
+                yield one, inside
+                return
+        raise ProbeError(f"{wanted.text}: {at:#x} is not in a function of {objects[0].name}",
+                         "D_PROC_OFF")
+    found = False
+    for one in objects:
+        known = set[int]()
+        for function in one.file.symbols.functions():
+            if matches(wanted.function, function.name) and function.address not in known:
+                known.add(function.address)
+                found = True
+                yield one, function
+    if not found:
+        near = [] if is_glob(wanted.function) else objects[0].file.symbols.similar(wanted.function)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
-        raise ProbeError(f"{wanted.text}: {program.name} has no function '{wanted.function}'{hint}",
-                         "" if is_glob(wanted.function) else "D_PROC_FUNC")
+        raise ProbeError(f"{wanted.text}: {objects[0].name} has no function '{wanted.function}'"
+                         f"{hint}", "" if is_glob(wanted.function) else "D_PROC_FUNC")
 
 
-def _of_function(probes: ProbeTable, program: int, file: ProgramFile, function: Symbol,
+def _of_function(probes: ProbeTable, program: int, one: TracedObject, function: Symbol,
                  wanted: Wanted) -> list[int]:
     try:
-        code = file.code(function)
+        code = one.file.code(function)
     except ImageError as error:
         raise ProbeError(f"{wanted.text}: {error}") from None
+    start = function.address
+    if not 0 <= start + one.moved < END:
+        raise ProbeError(f"{wanted.text}: {function.name} is outside the address space of programs")
+    function = replace(function, address=start + one.moved)
     name = wanted.name
     if wanted.function == ABSOLUTE:
-        name = f"{int(name, 16) - function.address:x}"
+        name = f"{int(name, 16) - start:x}"
     made: list[int] = []
     if matches(name, ENTRY):
         made.append(probes.add_in_program(program, function, KINDS[ENTRY], 0, code))

@@ -37,6 +37,7 @@ from images.shell import (
     CommandError,
     compile_program,
     program_files,
+    run_command,
     shown_output,
     with_folder,
     with_userland,
@@ -122,7 +123,9 @@ class TracedKernel:
                 UserPrograms(
                     program_files(self.image, files), named,
                     guest_files(self.image, line.work.sysroot),
-                    breakpoints.machine.guest.programs.debug_file), self._first_word)
+                    breakpoints.machine.guest.programs.debug_file), self._first_word,
+                command=self._in_advance if self._command is not None and self.player is None
+                else None)
             self.commands = ShellCommands(
                 self.machine if self._command is not None and self.player is None else None,
                 line.work.limit or LIMIT, line.work.idle, line.texts.options)
@@ -167,6 +170,13 @@ class TracedKernel:
             command = (typed.splitlines() or [b""])[0].decode("utf-8", "replace")
         words = command.split()
         return Path(words[0]).name if words else ""
+
+    def _in_advance(self) -> None:
+        """Run the command; its output is not shown."""
+        assert self._command is not None and isinstance(self.machine, UnicornMachine)
+        with PROGRESS.working("running the command in advance to see which files it maps"):
+            run_command(self.machine, self._command, self.line.work.limit or LIMIT,
+                        self.line.work.idle)
 
     def _on_unicorn(self, machine: UnicornMachine) -> Breakpoints:
         line = self.line

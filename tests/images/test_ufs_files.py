@@ -107,6 +107,22 @@ DAMAGED = ufs.image(ufs.tree({
     "a/large": ufs.File(b"y" * 4096 * 20)}))
 
 
+def test_long_ways_to_a_file_are_refused():
+    """A chain of links through a large directory could otherwise take hours."""
+    entries = {f"d/{n:0200}": ufs.File(b"") for n in range(4000)}
+    files = opened(ufs.image(ufs.tree(entries | {
+        "parts": link("d/../" * 700 + "parts2"), "parts2": link("d/../" * 700 + "file"),
+        "file": ufs.File(b"found"), "few": link("d/../" * 300 + "file")})))
+    assert files.read("/few") == b"found"
+    with pytest.raises(DiskFileError, match="more than 1024 components"):
+        files.read("/parts")
+    nested = {"/".join(["n"] * depth + [f"{n:0250}"]): ufs.File(b"")
+              for depth in range(50) for n in range(3000)}
+    files = opened(ufs.image(ufs.tree(nested)))
+    with pytest.raises(DiskFileError, match="bytes of directories"):
+        files.read("/n" * 49 + "/none")
+
+
 def test_what_is_not_ufs2_is_refused():
     for image in (b"", bytes(1 << 17), DAMAGED[:66000]):
         with pytest.raises(DiskFileError, match="disk: has no UFS2 file system"):

@@ -294,6 +294,71 @@ def test_the_mapped_files_of_a_process_are_those_that_procstat_prints(kernel):
     assert {"/bin/sleep", "/lib/libc.so.7", "/libexec/ld-elf.so.1"} <= {row[10] for row in rows}
 
 
+def test_each_process_of_a_command_has_its_own_names(kernel):
+    """Its structures are at the same addresses as those of the processes before it."""
+    for where in ("usym(uregs[R_PC])", "ustack(1)"):
+        done = run("kdtrace", "-k", kernel, "--base", "-q", "-n",
+                   'syscall::write:entry /execname == "ls"/ { @[pid, ' + where + "] = count(); }",
+                   "-c", "$ for i in 1 2 3; do ls /boot >/dev/null; ls / >/dev/null; done")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("libsys.so.7`_write") == 6, done.stdout
+
+
+LOADS = r"""
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static int calls;
+
+__attribute__((noinline)) int
+step(int n)
+{
+	calls++;
+	return n + (int)strtoul("12", NULL, 10);
+}
+
+int
+main(void)
+{
+	int sum = 0;
+
+	for (int i = 0; i < 100; i++) {
+		void *library = dlopen("libm.so.5", RTLD_NOW);
+		double (*f)(double) = (double (*)(double))dlsym(library, "cbrt");
+
+		if (f == NULL || f(8.0) != 2.0)
+			return 1;
+		dlclose(library);
+	}
+	for (int i = 0; i < 7; i++)
+		sum = step(sum);
+	printf("%d %d\n", calls, sum);
+	return 0;
+}
+"""
+
+
+def test_probes_in_shared_objects_fire_as_often_as_a_program_counts(kernel, tmp_path):
+    """It loads and unloads a library 100 times; the traced run is the untraced one."""
+    (tmp_path / "loads.c").write_text(LOADS)
+    wanted = {"libm.so.5 cbrt entry": 100, "libm.so.5 cbrt return": 100,
+              "libc.so.7 strtoul entry": 7, "loads step entry": 7, "loads main return": 1}
+    program = ",".join(f"pid$target:{module.replace('loads', 'a.out')}:{function}:{name}"
+                       for module, function, name in map(str.split, wanted))
+    digests = []
+    for text in ("BEGIN { }", program + " { @[probemod, probefunc, probename] = count(); }"):
+        done = run("kdtrace", "-k", kernel, "--base", "-q", "--digest", "-n", text,
+                   "-c", str(tmp_path / "loads.c"))
+        assert done.returncode == 0 and "7 84" in done.stdout, done.stderr
+        digests.append([line for line in (done.stdout + done.stderr).splitlines()
+                        if "digest" in line])
+    assert digests[0] and digests[0] == digests[1]
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert {" ".join(row[:3]): int(row[3]) for row in rows if len(row) == 4 and row[3].isdecimal()
+            } == wanted
+
+
 def test_user_stacks_have_the_names_of_shared_objects_and_their_functions(kernel):
     done = run("kdtrace", "-k", kernel, "--base", "-q", "-n", """
         syscall::write:entry /execname == "ls"/ {

@@ -18,7 +18,7 @@ from emu.unicorn._steps import StepKind, Steps
 from images import boots
 from images.shell import program_files, run_command, with_userland
 from kinst.probes.breakpoints import PATHS, Breakpoints
-from kinst.probes.traced_program import TracedProgram
+from kinst.probes.traced_program import TracedObject, TracedProgram
 from kinst.providers.pid import Pid
 from kinst.providers.provider import Wanted
 from tests.conftest import ARCHES, real_kernel
@@ -37,7 +37,11 @@ def kernel(request):
 def in_first_process(kernel, machine, name):
     """Return the ``TracedProgram`` for the process that the shell will create next."""
     last = int.from_bytes(machine.read(machine.symbol("lastpid").address, 4), "little")
-    return TracedProgram(last + 1, name, UserPrograms(program_files(kernel)).file(name), True)
+    return TracedProgram(last + 1, name, (traced(kernel, name),), True)
+
+
+def traced(kernel, name):
+    return TracedObject(name, UserPrograms(program_files(kernel)).file(name), 0)
 
 
 def looked_at(kernel, begin, end):
@@ -116,7 +120,7 @@ def test_probes_on_every_instruction_and_all_static_probes_change_nothing(kernel
     numbers = probes_of(breakpoints, program, kernel)
     shell = {t.pid: t.process for t in Threads(machine).all()}
     (shell_pid,) = [pid for pid, name in shell.items() if name == "init"]
-    init = TracedProgram(shell_pid, "init", UserPrograms(program_files(kernel)).file("init"), False)
+    init = TracedProgram(shell_pid, "init", (traced(kernel, "init"),), False)
     numbers += probes_of(breakpoints, init, kernel)
     static = [breakpoints.add_static(n, lambda: types) for n in range(len(breakpoints.declared))]
     breakpoints.enable()

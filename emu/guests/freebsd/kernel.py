@@ -117,13 +117,14 @@ LOCK_MEMBERS = LockMembers(
 # the name cache (kern/vfs_cache.c); VV_ROOT of sys/vnode.h.
 MAP_MEMBERS = MapMembers(
     space=("proc", "p_vmspace"), map=("vmspace", "vm_map"), header=("vm_map", "header"),
-    changes=("vm_map", "timestamp"), entry="vm_map_entry", left="left", right="right",
+    changes=("vm_map", "timestamp"), lock=("vm_map", "lock.sx_lock"), shared=1,
+    entry="vm_map_entry", left="left", right="right",
     start="start", end="end", offset="offset", mapped="object", object="vm_object", kind="type",
     of_file=("obj_type", "OBJT_VNODE"), shadows="backing_object",
     shadowed="backing_object_offset", file="handle",
     names=("vnode", "v_cache_dst.tqh_first"), name="namecache", directory="nc_dvp",
     length="nc_nlen", text="nc_name", root=("vnode", "v_vflag", 1), mount=("vnode", "v_mount"),
-    covered=("mount", "mnt_vnodecovered"))
+    covered=("mount", "mnt_vnodecovered"), calls=("mmap",))
 
 # Functions that inline code of sys/mutex.h, rwlock.h and sx.h calls, or code of kern_mutex.c,
 # kern_rwlock.c and kern_sx.c; the numbers are indices in LOCK_MEMBERS.

@@ -116,7 +116,7 @@ def fail(path):
     raise ImageError(f"{path}: does not exist")
 
 
-def test_processes_with_one_name_have_their_own_maps_and_keep_the_latest(arch):
+def test_processes_with_one_name_have_their_own_maps_and_old_words_keep_their_names(arch):
     old = shared_object(arch, [("old", 0x10B0, 64, 2)])
     new = shared_object(arch, [("new", 0x10B0, 64, 2)])
     programs = UserPrograms({}, contents={"/o": old, "/n": new}.__getitem__)
@@ -127,9 +127,30 @@ def test_processes_with_one_name_have_their_own_maps_and_keep_the_latest(arch):
     inside = at + 0xB0
     assert programs.line(frame_word(one, inside)) == "o`old"
     assert programs.line(frame_word(other, inside)) == "n`new"
-    assert programs.number("sh", 1, [MappedFile(at, at + 4096, 0, "/n")]) == one
-    assert programs.line(frame_word(one, inside)) == "n`new"
-    assert programs.number("sh") not in (one, other)
+    # The same process maps another file there, and then the first one again.
+    later = programs.number("sh", 1, [MappedFile(at, at + 4096, 0, "/n")])
+    again = programs.number("sh", 1, [MappedFile(at, at + 4096, 0, "/o")])
+    assert len({one, other, later, again}) == 4
+    assert [programs.line(frame_word(number, inside)) for number in (one, later, again)] == [
+        "o`old", "n`new", "o`old"]
+    assert programs.number("sh") not in (one, other, later, again)
+
+
+def test_hostile_files_have_no_names_and_cost_little(arch):
+    below = Elf(arch=arch, kind=3, segments=[(0x900B0, bytes(64), 64)],
+                symbols=[("fn", 0x1000, 0xA0000, 2)]).build()
+    many = Elf(arch=arch, kind=3, segments=[(0x1000 * n, b"", 0) for n in range(1, 3000)],
+               symbols=[("f", 0x1000, 64, 2)]).build()
+    programs = UserPrograms({}, contents={"/below": below, "/many": many}.__getitem__)
+    number = programs.number("p", 1, [MappedFile(0x40000, 0x41000, 0, "/below"),
+                                      MappedFile(0x50000, 0x51000, 0, "/many")])
+    word = frame_word(number, 0x400C0)
+    assert programs.start(word) == word  # the function would begin at a negative address
+    assert programs.line(frame_word(number, 0x50010)) == "many`0x50010"
+    with pytest.raises(ImageError, match="has more than 64 segments"):
+        programs.mapped_file("/many")
+    with pytest.raises(ImageError, match="cannot be read here"):
+        programs.mapped_file("many")
 
 
 def test_a_debug_file_of_the_guest_provides_the_symbols(arch):
