@@ -87,11 +87,12 @@ def _functions(program: TracedProgram, wanted: Wanted) -> Iterator[tuple[TracedO
     objects = [one for n, one in enumerate(program.objects)
                if matches(module, one.name) or (not n and matches(module, AOUT))]
     if not objects:
-        names = list(dict.fromkeys(one.name for one in program.objects))
-        others = (": its program is statically linked" if len(names) == 1 else
-                  f", and {', '.join(names[1:])}")
+        *names, last = dict.fromkeys([f"{program.objects[0].name} (or {AOUT})",
+                                      *(one.name for one in program.objects[1:])])
+        known = f"{', '.join(names)} and {last}" if names else (
+            f"{last}: its program is statically linked")
         raise ProbeError(f"{wanted.text}: process {program.process} has no module '{module}', only "
-                         f"{names[0]} (or {AOUT}){others}",
+                         f"{known}",
                          "D_PROC_LIB" if wanted.function == ABSOLUTE else "")
     if wanted.function == ABSOLUTE:
         at = int(wanted.name, 16)

@@ -174,7 +174,8 @@ class TracedKernel:
     def _in_advance(self) -> None:
         """Run the command; its output is not shown."""
         assert self._command is not None and isinstance(self.machine, UnicornMachine)
-        with PROGRESS.working("running the command in advance to see which files it maps"):
+        with PROGRESS.working("running the command in advance to see which files it maps"), \
+                self._devices():
             run_command(self.machine, self._command, self.line.work.limit or LIMIT,
                         self.line.work.idle)
 
