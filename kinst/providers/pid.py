@@ -87,12 +87,13 @@ def _functions(program: TracedProgram, wanted: Wanted) -> Iterator[tuple[TracedO
     objects = [one for n, one in enumerate(program.objects)
                if matches(module, one.name) or (not n and matches(module, AOUT))]
     if not objects:
-        *names, last = dict.fromkeys([f"{program.objects[0].name} (or {AOUT})",
-                                      *(one.name for one in program.objects[1:])])
-        known = f"{', '.join(names)} and {last}" if names else (
+        names = list(dict.fromkeys([f"{program.objects[0].name} (or {AOUT})",
+                                    *(one.name for one in program.objects[1:])]))
+        last = names.pop()
+        modules = f"{', '.join(names)} and {last}" if names else (
             f"{last}: its program is statically linked")
         raise ProbeError(f"{wanted.text}: process {program.process} has no module '{module}', only "
-                         f"{known}",
+                         f"{modules}",
                          "D_PROC_LIB" if wanted.function == ABSOLUTE else "")
     if wanted.function == ABSOLUTE:
         at = int(wanted.name, 16)
