@@ -58,7 +58,8 @@ class UserPrograms:
             self._fixed[name] = name in self._chosen
             if name in self._own and not self._fixed[name] and not needs_loader(self._own[name]):
                 with contextlib.suppress(ImageError):  # it is not a program, or has no symbols
-                    self._fixed[name] = self.file(name) is not None
+                    self.file(name)
+                    self._fixed[name] = True
         return self._fixed[name]
 
     def number(self, name: str, process: int = 0, files: Sequence[MappedFile] = ()) -> int:

@@ -26,6 +26,7 @@ class MachineLocks:
     def __init__(self, code: ProbedCode) -> None:
         self._code, self._guest = code, code.machine.guest
         self._found: dict[str, list[LockSwap]] | None = None
+        self._found_at = 0  # instruction count at which ``_found`` was found
         self._numbers: dict[int, int] = {}  # index of a kind in the guest's -> in the dispatcher
         self._missing: dict[str, list[str]] = {}  # probe -> symbols that were not found
         self._refused: dict[str, str] = {}  # probe -> why its first site was refused
@@ -60,7 +61,9 @@ class MachineLocks:
                 self._numbers[kind] = self._add_kind(ktypes, members, kind)
         except (MemberError, DebugDataError) as error:
             raise ProbeError(f"{probe.text}: the words of locks cannot be found: {error}") from None
-        if self._found is None or self._unseen:
+        now = self._code.machine.instructions
+        if self._found is None or (self._unseen and now != self._found_at):
+            self._found_at = now  # the guest may link modules when it runs
             try:
                 self._found = self._find(locks, declared)
             except KinstError as error:
