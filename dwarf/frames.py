@@ -26,12 +26,16 @@ class Rule:
     :param offset: amount to add to that register.
     :param saved: register -> offset from the CFA at which it is saved.
     :param returns: register (or column) that has the return address.
+    :param ends: whether there is no caller (the return address is undefined).
+    :param interrupted: whether the caller is code that a signal has interrupted, and not a call.
     """
 
     base: int
     offset: int
     saved: dict[int, int]
     returns: int
+    ends: bool = False
+    interrupted: bool = False
 
 
 class Frames:
@@ -125,18 +129,29 @@ class Frames:
         # Pass only the CIE and the FDE to pyelftools; the CIE comes first, so that its offset is 0.
         content = bytearray(self._section[cie : cie + 4 + length])
         content += self._section[at : at + 4] + bytes(4) + self._section[at + 8 : end]
-        info = CallFrameInfo(io.BytesIO(content), len(content), 0, DWARFStructs(
-            little_endian=True, dwarf_format=32, address_size=8))
-        entry = info.get_entries()[-1]
-        if not isinstance(entry, FDE):
-            raise ValueError("the entry is not an FDE")
-        returns = int(entry.cie["return_address_register"])
-        rows: list[tuple[int, Rule | None]] = []
-        for row in entry.get_decoded().table:
-            cfa, rule = row["cfa"], None
-            if cfa.reg is not None and cfa.offset is not None:
-                saved = {number: how.arg for number, how in row.items()
-                         if isinstance(number, int) and how.type == "OFFSET"}
-                rule = Rule(cfa.reg, cfa.offset, saved, returns)
-            rows.append((row["pc"], rule))
-        return rows
+        return decoded(bytes(content))
+
+
+def decoded(content: bytes, interrupted: bool = False) -> list[tuple[int, Rule | None]]:
+    """Decode a CIE and one FDE into rows of (first address, rule), sorted by address.
+
+    :param content: both in the format of .debug_frame, the CIE at offset 0.
+    :param interrupted: see ``Rule``.
+    :raises DAMAGE: if they are damaged.
+    """
+    info = CallFrameInfo(io.BytesIO(content), len(content), 0, DWARFStructs(
+        little_endian=True, dwarf_format=32, address_size=8))
+    entry = info.get_entries()[-1]
+    if not isinstance(entry, FDE):
+        raise ValueError("the entry is not an FDE")
+    returns = int(entry.cie["return_address_register"])
+    rows: list[tuple[int, Rule | None]] = []
+    for row in entry.get_decoded().table:
+        cfa, rule = row["cfa"], None
+        if cfa.reg is not None and cfa.offset is not None:
+            saved = {number: how.arg for number, how in row.items()
+                     if isinstance(number, int) and how.type == "OFFSET"}
+            ends = returns in row and row[returns].type == "UNDEFINED"
+            rule = Rule(cfa.reg, cfa.offset, saved, returns, ends, interrupted)
+        rows.append((row["pc"], rule))
+    return rows
