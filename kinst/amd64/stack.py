@@ -19,7 +19,7 @@ def stack_effect(code: bytes) -> StackEffect:
         mnemonic, operands = insn.mnemonic, insn.operands
         names = [insn.reg_name(op.reg) if op.type == CS_OP_REG else "" for op in operands]
         if mnemonic == "push":
-            return StackEffect(change=-WORD)
+            return StackEffect(change=-WORD, saves=((names[0], -WORD),) if names[0] else ())
         if mnemonic == "pop" and operands[0].type == CS_OP_REG:
             return StackEffect(change=WORD, loads=((names[0], "rsp", 0),),
                                lost=lost - {names[0]})

@@ -13,6 +13,7 @@ from emu.arch.arch import Arch
 from emu.elf.symbols import Symbol
 from kinst.code.convention import CONVENTIONS
 from kinst.code.dataflow import EFFECTS
+from kinst.code.operands import OPERANDS
 from kinst.code.stack_effect import STACK_EFFECTS, StackEffect
 from kinst.relocation.trap import GuestTrap
 from kinst.relocation.verdict import ConditionalJump, Jump, Verdict
@@ -20,6 +21,7 @@ from kinst.relocation.verdict import ConditionalJump, Jump, Verdict
 MOST = 64  # maximum number of instructions in a prologue or epilogue
 WORD = 8
 LONGEST = 16  # maximum length of an instruction in bytes
+LONGEST_CALL = 9  # the same for a call
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class FrameFollower:
                  starts: Callable[[int], bool]) -> None:
         self._arch, self._trap, self._read, self._starts = arch, trap, read, starts
         self._stack_effect = STACK_EFFECTS[arch.name]
-        self._effect = EFFECTS[arch.name]
+        self._effect, self._operands = EFFECTS[arch.name], OPERANDS[arch.name]
 
     def in_epilogue(self, function: Symbol, address: int) -> CodeFrame | None:
         """Return the frame at an instruction of an epilogue, or None outside epilogues.
@@ -65,7 +67,7 @@ class FrameFollower:
             code = self._read(address, LONGEST)
             length, verdict = self._trap.instructions.classify(code, address)
             code = code[:length]
-            if not length:
+            if not length or len(code) < length:
                 return None
             if self._trap.instructions.is_return(code):
                 return state.frame()
@@ -97,8 +99,9 @@ class FrameFollower:
             return None
         at, before = function.address, None
         while at < address:
-            length, before = table.classify(self._read(at, LONGEST), at)
-            if not length:
+            code = self._read(at, LONGEST)
+            length, before = table.classify(code, at)
+            if not length or len(code) < length:
                 return None
             at += length
         return before if at == address else None
@@ -118,7 +121,7 @@ class FrameFollower:
             code = self._read(at, LONGEST)
             length, verdict = self._trap.instructions.classify(code, at)
             code = code[:length]
-            if not length or self._ends(verdict, code):
+            if not length or len(code) < length or self._ends(verdict, code):
                 return None
             change = self._stack_effect(code)
             if change.base or {arch.sp, arch.link} & change.lost:
@@ -135,7 +138,72 @@ class FrameFollower:
             return None
         if arch.link is not None:
             return CodeFrame(arch.sp, lowered, tuple(saved.items()), arch.link)
-        return CodeFrame(arch.sp, lowered + WORD, ((arch.pc, -WORD),))
+        return self._pushed(lowered, saved)
+
+    def in_body(self, function: Symbol, address: int, is_return: bool) -> CodeFrame | None:
+        """Return the frame at an instruction after a prologue, or None if it is unknown.
+
+        The stack pointer must be what the prologue made it, which ends at the first jump or call;
+        there is no frame if the prologue makes a frame record, or changes the stack pointer in
+        another way.
+
+        :param is_return: whether the address is a return address.
+        """
+        arch, at, lowered = self._arch, function.address, 0
+        preserved = CONVENTIONS[arch.name].preserved | {arch.link}
+        saved, changed = dict[str, int](), set[str]()
+        for _ in range(MOST):
+            if at >= address:
+                break
+            code = self._read(at, LONGEST)
+            length, verdict = self._trap.instructions.classify(code, at)
+            code = code[:length]
+            if not length or len(code) < length:
+                return None
+            if self._ends(verdict, code):
+                break
+            change = self._stack_effect(code)
+            if change.base or arch.sp in change.lost or self._makes_record(code, at):
+                return None
+            for register, offset in change.saves:
+                if register in preserved and register not in changed:
+                    saved.setdefault(register, offset - lowered)
+            changed |= change.lost
+            lowered -= change.change
+            at += length
+        if arch.link is None:
+            return self._pushed(lowered, saved)
+        if arch.link in saved:
+            saved[arch.pc] = saved.pop(arch.link)
+            return CodeFrame(arch.sp, lowered, tuple(saved.items()))
+        return None if is_return else CodeFrame(arch.sp, lowered, tuple(saved.items()), arch.link)
+
+    def _makes_record(self, code: bytes, address: int) -> bool:
+        """Return whether an instruction computes the frame pointer from the stack pointer."""
+        arch, effect = self._arch, self._effect(code)
+        register = arch.frame_record[0]
+        return register in effect.writes and register not in effect.loads and any(
+            arch.sp in (one.register, one.base) for one in self._operands(code, address).operands)
+
+    def _pushed(self, lowered: int, saved: dict[str, int]) -> CodeFrame:
+        """Return the frame of a function that was called with its return address on the stack.
+
+        :param saved: register -> bytes from the stack pointer at the function's first instruction.
+        """
+        arch = self._arch
+        return CodeFrame(arch.sp, lowered + WORD, (
+            (arch.pc, -WORD), *((register, at - WORD) for register, at in saved.items())))
+
+    def follows_call(self, address: int) -> bool:
+        """Return whether the instruction before an address is a call."""
+        table = self._trap.instructions
+        for size in range(2, LONGEST_CALL + 1):
+            code = self._read(address - size, size)
+            length, verdict = table.classify(code, address - size)
+            if length == size == len(code) and (table.call_target(None, verdict) is not None
+                                   or table.links(verdict)):
+                return True
+        return False
 
     def _ends(self, verdict: Verdict, code: bytes) -> bool:
         table = self._trap.instructions

@@ -19,7 +19,7 @@ class StackEffect:
     :param loads: (register, base register, offset) of each 64-bit register that is loaded from
         memory; an offset from the stack pointer counts from its value before the instruction.
     :param saves: (register, offset) of each 64-bit register that is stored at an offset from the
-        stack pointer before the instruction (arm64 and riscv64).
+        stack pointer before the instruction.
     :param lost: registers whose values the instruction changes in any other way.
     """
 

@@ -175,6 +175,8 @@ COMPRESSED_BY = tuple(possible(COMPRESSED, 0xE003, (n & 0x1C) << 11 | n & 3) for
 
 def classify(code: bytes, address: int) -> tuple[int, Verdict]:
     """Return the length and the verdict of the first instruction of ``code``."""
+    if not code:
+        return 0, Refuse("is not an instruction")
     wide = code[0] & 3 == 3
     size = 4 if wide else 2
     word = int.from_bytes(code[:size], "little")

@@ -65,7 +65,8 @@ def test_a_prologue_is_not_mistaken_for_an_epilogue(arch):
 
 @pytest.mark.parametrize("arch, index, wanted", [
     ("amd64", 0, CodeFrame("rsp", 8, (("rip", -8),))),
-    ("amd64", 1, CodeFrame("rsp", 16, (("rip", -8),))),
+    ("amd64", 1, CodeFrame("rsp", 16, (("rip", -8), ("rbp", -16)))),
+    ("amd64", 2, CodeFrame("rsp", 16, (("rip", -8), ("rbp", -16)))),
     ("arm64", 1, CodeFrame("sp", 32, (("x29", -32),), "x30")),
     ("riscv64", 2, CodeFrame("sp", 64, (), "ra")),
     ("riscv64", 3, CodeFrame("sp", 64, (("s0", -16),), "ra")),
@@ -80,7 +81,7 @@ def test_in_a_prologue_the_stack_pointer_leads_to_the_caller(arch, index, wanted
 
 
 @pytest.mark.parametrize(("arch", "pieces"), [
-    ("amd64", CODE["amd64"]),
+    ("amd64", ["4889e5", "4883ec20", "90"]),  # mov rbp, which is not saved; sub rsp; nop
     ("arm64", ["ff8300d1", "fd030091", "1f2003d5"]),  # sub sp; mov x29, sp, which is not saved; nop
     ("arm64", ["fd7bbea9", "00000094", "1f2003d5"]),  # stp; bl; nop
     ("riscv64", ["3971", "8000", "0100"]),  # addi sp; addi s0, which is not saved; nop
@@ -147,3 +148,53 @@ def test_a_far_tail_call_is_followed_from_both_of_its_instructions():
     alone = ["3971", "0100", "67000300"]  # the target of a jump through a register is unknown
     walk, function = follower("riscv64", alone)
     assert walk.in_epilogue(function, places(alone)[2]) is None
+
+
+# Functions without a frame record; the last instruction but one is in the body, after a jump.
+BODIES = {
+    # push rbp; push rbx; mov rbp, rdi; sub rsp, 8; je; nop; nop
+    "amd64": ["55", "53", "4889fd", "4883ec08", "7401", "90", "90"],
+    # stp x30, x19, [sp, -32]!; str x29, [sp, 16]; mov x29, x0; cbz x0; nop; nop
+    "arm64": ["fe4fbea9", "fd0b00f9", "fd0300aa", "400000b4", "1f2003d5", "1f2003d5"],
+    # addi sp, -32; sd ra, 24(sp); sd s0, 16(sp); mv s0, a0; beqz a0; nop; nop
+    "riscv64": ["0111", "06ec", "22e8", "2a84", "11c1", "0100", "0100"],
+}
+
+
+@pytest.mark.parametrize("is_return", [False, True])
+@pytest.mark.parametrize("arch, wanted", [
+    ("amd64", CodeFrame("rsp", 32, (("rip", -8), ("rbp", -16), ("rbx", -24)))),
+    ("arm64", CodeFrame("sp", 32, (("x19", -24), ("x29", -16), ("pc", -32)))),
+    ("riscv64", CodeFrame("sp", 32, (("s0", -16), ("pc", -8)))),
+])
+def test_in_a_body_the_frame_is_the_one_that_the_prologue_made(arch, wanted, is_return):
+    walk, function = follower(arch, BODIES[arch])
+    for place in places(BODIES[arch])[-2:]:
+        assert walk.in_body(function, place, is_return) == wanted
+
+
+@pytest.mark.parametrize("arch", CODE)
+def test_a_function_with_a_frame_record_is_left_to_the_walker(arch):
+    walk, function = follower(arch, CODE[arch])
+    assert walk.in_body(function, places(CODE[arch])[4], False) is None
+
+
+@pytest.mark.parametrize("arch, pieces, link", [
+    ("arm64", ["400000b4", "1f2003d5", "1f2003d5"], "x30"), ("riscv64", ["11c1", "0100"], "ra")])
+def test_a_body_that_saved_no_return_address_calls_nothing(arch, pieces, link):
+    walk, function = follower(arch, pieces)
+    last = places(pieces)[-1]
+    assert walk.in_body(function, last, False) == CodeFrame("sp", 0, (), link)
+    assert walk.in_body(function, last, True) is None
+
+
+@pytest.mark.parametrize("arch, call, other", [
+    ("amd64", "e800000000", "e900000000"), ("amd64", "ffd0", "ffe0"), ("amd64", "41ff542410", "90"),
+    ("amd64", "ff9510000000", "c3"), ("arm64", "00000094", "00000014"),
+    ("arm64", "00013fd6", "00011fd6"), ("riscv64", "ef000000", "6f000000"),
+    ("riscv64", "8290", "8280"), ("riscv64", "e7800000", "67800000")])
+def test_a_return_address_follows_a_call(arch, call, other):
+    for code, wanted in ((call, True), (other, False)):
+        walk, function = follower(arch, [code])
+        assert walk.follows_call(BASE + function.size) is wanted
+        assert not walk.follows_call(BASE) and not walk.follows_call(1 << 63)
