@@ -1,6 +1,7 @@
 """The kernel that D programs trace, and the workload of the trace."""
 
 import contextlib
+import re
 import shlex
 import signal
 import sys
@@ -56,6 +57,8 @@ from kinst_emu.terminal.json_lines import JsonLines
 from kinst_emu.terminal.terminal import parse_size, show_byte
 from kinst_emu.trace_page.collected import Collected
 
+# Words before the name of a program in a shell command: operators and variables
+BEFORE_PROGRAM = re.compile(r"[();<>|&{}!]+|[A-Za-z_][A-Za-z_0-9]*=.*", re.DOTALL)
 IDLE = ("nothing to run; give a call, like: -c 'strlen(\"hello\")', a command, like: -c '$ ls', or "
         "-c boot")
 PERIOD = 0.25  # seconds between checks for new firings
@@ -168,8 +171,13 @@ class TracedKernel:
             typed = b"".join(event.value for event in self.player.recording.inputs
                              if event.kind == TYPE and not event.name)
             command = (typed.splitlines() or [b""])[0].decode("utf-8", "replace")
-        words = command.split()
-        return Path(words[0]).name if words else ""
+        words = shlex.shlex(command, posix=True, punctuation_chars=True)
+        words.whitespace_split, words.commenters = True, ""
+        try:
+            return next((Path(word).name for word in words if not BEFORE_PROGRAM.fullmatch(word)),
+                        "")
+        except ValueError:  # a quotation mark is missing
+            return ""
 
     def _in_advance(self) -> None:
         """Run the command; its output is not shown."""
