@@ -85,6 +85,7 @@ cdef struct KnownStep:
     uint8_t how
     bint is_return
     bint above
+    bint called  # of a program: whether the instruction before the address is a call
     uint8_t count
     int8_t link
     uint8_t base
@@ -103,6 +104,7 @@ cdef struct ProcessName:
 cdef struct Walker:
     KnownStep *step
     uint32_t steps
+    uint32_t user_steps  # number of them in programs
     int16_t place[WALKED]  # for each register of a walk, its index in the dispatcher's registers
     int pc  # index of the program counter in the walk, or -1 if native stack walks are disabled
     int sp
@@ -121,8 +123,10 @@ cdef struct Walker:
     bint frames_known
     uint64_t thread_frame
     SavedRegister user[PLACES]  # locations of the user registers, indexed like uregs[]
-    SavedRegister user_pc
-    SavedRegister user_frame
+    SavedRegister entered[WALKED]  # the same for each register of a walk
+    int frame  # index of the frame pointer in the walk
+    SavedRegister signal[WALKED]  # where a signal frame has the registers of the interrupted code
+    int signal_count
     int32_t record_saved
     int32_t record_return
     uint64_t name_variable
@@ -290,6 +294,9 @@ cdef int STEP_ON = StepKind.ON
 cdef int STEP_TRAP = StepKind.TRAP
 cdef int STEP_LAST = StepKind.LAST
 cdef int STEP_OUTSIDE = StepKind.OUTSIDE
+cdef int STEP_RECORD = StepKind.RECORD
+cdef int STEP_SIGNAL = StepKind.SIGNAL
+cdef int STEP_GUESS = StepKind.GUESS
 cdef uint64_t MAX_USER_FRAMES = layout.MAX_USER_FRAMES
 cdef int STACK_HELPER = Helper.STACK
 cdef int PROGENYOF = Helper.PROGENYOF

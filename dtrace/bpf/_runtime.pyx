@@ -508,7 +508,7 @@ cdef class Runtime:
 
         :param shape: a ``StackShape``.
         :param steps: called with a code address and whether it is a return address; returns
-            (``StepKind``, ``FrameStep`` or None).
+            ``StepKind``, ``FrameStep`` or None, and whether a call is before the address.
         """
         self.made()
         cdef Walker *w = &self.m.walker
@@ -552,8 +552,14 @@ cdef class Runtime:
             if not 0 <= index < PLACES:
                 raise ValueError("a register's index is out of range")
             self.memory_at(offset, size, &w.user[index])
-        self.memory_at(shape.pc[0], shape.pc[1], &w.user_pc)
-        self.memory_at(shape.frame[0], shape.frame[1], &w.user_frame)
+        if len(shape.signal) > WALKED:
+            raise ValueError("a signal frame may save at most 40 registers")
+        for n, row in enumerate(shape.signal):
+            self.saved_at(row, &w.signal[n])
+        w.signal_count = len(shape.signal)
+        for n in range(w.trap_count):
+            w.entered[w.trap[n].register] = w.trap[n]
+        w.frame = self.walked[shape.frame]
         w.record_saved, w.record_return = shape.record
         w.thread_frame = shape.thread_frame
         w.name_variable, w.name_size = shape.name_variable, shape.name_size
@@ -588,9 +594,11 @@ cdef class Runtime:
     cdef bint find_step(self, uint64_t pc, bint is_return, KnownStep *to) except -1:
         """Ask the host for the step to the caller; return False if the step cannot be cached."""
         cdef int n
-        kind, step = self.host_steps(pc, is_return)
+        kind, step, to.called = self.host_steps(pc, is_return)
         to.how, to.link, to.base = kind, -1, self.m.walker.sp
-        if kind != STEP_ON:
+        if kind == STEP_SIGNAL:
+            to.offset = step.offset
+        if kind != STEP_ON and kind != STEP_GUESS:
             return True
         if len(step.saved) > SAVED or not -1 << 31 <= step.offset < 1 << 31:
             return False

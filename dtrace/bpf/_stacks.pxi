@@ -35,13 +35,14 @@ cdef KnownStep *step_at(Machine *m, uint64_t pc, bint is_return) noexcept nogil:
         at = (at + 1) & (STEPS - 1)
     if m.walker.steps >= STEPS / 2:  # the table is half full: clear it
         memset(m.walker.step, 0, STEPS * sizeof(KnownStep))
-        m.walker.steps = 0
+        m.walker.steps = m.walker.user_steps = 0
         return step_at(m, pc, is_return)
     if not ask_step(m, pc, is_return, s):
         memset(s, 0, sizeof(KnownStep))
         return NULL
     s.address, s.is_return = pc, is_return
     m.walker.steps += 1
+    m.walker.user_steps += not pc >> 63
     return s
 
 
@@ -130,41 +131,121 @@ cdef inline uint64_t walked(Machine *m, uint64_t *now, bint *known, int register
     return now[register]
 
 
-cdef int64_t user_stack(Machine *m, uint8_t *to, uint64_t most) noexcept nogil:
-    """Walk the user stack of a thread that is in the kernel by following the frame records.
+cdef struct UserWalk:
+    uint64_t now[WALKED]
+    bint known[WALKED]
+    uint64_t trap  # address of the thread's trap frame; 0: the CPU is in user mode
+
+
+cdef inline bint can_walk_programs(Machine *m) noexcept nogil:
+    """Whether a probe is firing, in kernel or user code, and user stacks can be walked natively."""
+    return (m.walker.pc >= 0 and m.read_register != NULL and m.clock != NULL and
+            m.walker.frames_known)
+
+
+cdef inline bint in_program(Machine *m) noexcept nogil:
+    """Whether a probe is firing in user code."""
+    return m.walker.programs and not interrupted(m, m.walker.place[m.walker.pc]) >> 63
+
+
+cdef inline uint64_t user_value(Machine *m, UserWalk *u, int register) noexcept nogil:
+    """Return the value of a user register in the current frame; see ``walked``."""
+    cdef const SavedRegister *saved = &m.walker.entered[register]
+    if not u.known[register]:
+        u.now[register] = 0
+        if u.trap == 0:
+            u.now[register] = interrupted(m, m.walker.place[register])
+        elif saved.size:
+            word_at(m, u.trap + <uint64_t><int64_t>saved.offset, saved.size, &u.now[register])
+        u.known[register] = True
+    return u.now[register]
+
+
+cdef inline void set_value(UserWalk *u, int register, uint64_t value) noexcept nogil:
+    u.now[register] = value
+    u.known[register] = True
+
+
+cdef int64_t user_stack(Machine *m, uint64_t number, uint8_t *to, uint64_t most) noexcept nogil:
+    """Walk the user stack of the current thread.
 
     Return the number of frames, and store their addresses at ``to`` unless it is NULL. Return -1
     if the host must walk the stack.
+
+    :param number: ``program_number``, above the bits of an address.
     """
     cdef Walker *w = &m.walker
-    cdef uint64_t trap, pc, frame, back, outer
+    cdef UserWalk u
+    cdef uint64_t then[WALKED]
+    cdef KnownStep *s
+    cdef const SavedRegister *saved
+    cdef uint64_t pc, frame, sp, back, outer
     cdef uint64_t n = 0
-    if not w.frames_known:
-        return -1
-    if not (word_at(m, current_thread(m) + w.thread_frame, 8, &trap) and trap and
-            word_at(m, trap + w.user_pc.offset, w.user_pc.size, &pc) and
-            word_at(m, trap + w.user_frame.offset, w.user_frame.size, &frame)):
+    cdef bint is_return = False
+    cdef bint guessed = False
+    cdef int k, count
+    memset(u.known, 0, sizeof(u.known))
+    u.trap = 0
+    if in_program(m):
+        is_return = w.after
+    elif not word_at(m, current_thread(m) + w.thread_frame, 8, &u.trap) or not u.trap:
         return 0
-    if pc == 0 or pc > USER_ADDRESS:
-        return 0
-    while n < most:
+    pc = user_value(m, &u, w.pc)
+    while n < most and 0 < pc <= USER_ADDRESS:
+        s = step_at(m, number | pc, is_return)
+        if s == NULL:
+            return -1
+        if guessed and not s.called:
+            break
         if to != NULL:
             memcpy(to + 8 * n, &pc, 8)
         n += 1
-        if n >= most or frame == 0 or frame & 7 or frame > USER_ADDRESS:
+        guessed = s.how == STEP_RECORD or s.how == STEP_GUESS
+        if n >= most or s.how == STEP_LAST:
             break
-        if not (word_at(m, frame + <uint64_t><int64_t>w.record_return, 8, &back) and
-                word_at(m, frame + <uint64_t><int64_t>w.record_saved, 8, &outer)):
-            break
-        if back == 0 or back > USER_ADDRESS or outer == 0:
-            break
-        pc = back
-        if outer <= frame:
-            if to != NULL:
-                memcpy(to + 8 * n, &pc, 8)
-            n += 1
-            break
-        frame = outer
+        if s.how == STEP_RECORD:
+            frame = user_value(m, &u, w.frame)
+            if frame == 0 or frame & 7 or frame > USER_ADDRESS:
+                break
+            if not (word_at(m, frame + <uint64_t><int64_t>w.record_return, 8, &back) and
+                    word_at(m, frame + <uint64_t><int64_t>w.record_saved, 8, &outer)):
+                break
+            if back == 0 or back > USER_ADDRESS:
+                break
+            pc = back
+            if outer and outer <= frame:
+                s = step_at(m, number | pc, True)
+                if s == NULL:
+                    return -1
+                if s.called:
+                    if to != NULL:
+                        memcpy(to + 8 * n, &pc, 8)
+                    n += 1
+                break
+            set_value(&u, w.frame, outer)
+            set_value(&u, w.sp, frame + (8 + w.record_return if w.record_return > -8 else 0))
+            is_return = True
+            continue
+        sp = user_value(m, &u, w.sp)
+        frame = user_value(m, &u, s.base) + <uint64_t><int64_t>s.offset
+        if s.how == STEP_SIGNAL:
+            saved, count = w.signal, w.signal_count
+        else:
+            saved, count = s.saved, s.count
+            if frame < sp or s.above and frame == sp:
+                break
+        for k in range(count):
+            if not word_at(m, frame + <uint64_t><int64_t>saved[k].offset, saved[k].size, &then[k]):
+                return <int64_t>n
+        back = user_value(m, &u, s.link) if s.link >= 0 else 0
+        for k in range(count):
+            set_value(&u, saved[k].register, then[k])
+        if s.link >= 0:
+            set_value(&u, w.pc, back)
+        if s.how != STEP_SIGNAL:
+            set_value(&u, w.sp, frame)
+        pc = user_value(m, &u, w.pc)
+        is_return = s.how != STEP_SIGNAL
     return <int64_t>n
 
 
@@ -202,6 +283,9 @@ cdef int64_t program_number(Machine *m) noexcept nogil:
         n = w.names = w.names % NAMES  # if the cache is full, discard its contents
         w.names += 1
     key.number = ask_number(m, key.text)
+    if w.user_steps:  # another file may be mapped where the steps were unknown
+        memset(w.step, 0, STEPS * sizeof(KnownStep))
+        w.steps = w.user_steps = 0
     if busy:  # a thread is changing the map
         key.process = ~<uint64_t>0
     w.name[n] = key
@@ -223,16 +307,16 @@ cdef uint64_t h_stack(Machine *m, uint64_t *r) noexcept nogil:
     cdef int64_t k
     cdef uint64_t number, address
     cdef uint8_t *to
-    if not in_kernel(m) or r[2] > MAX_FRAMES:
+    if r[2] > MAX_FRAMES or not (can_walk_programs(m) if r[3] else in_kernel(m)):
         return call_host(m, STACK_HELPER, r)
     to = resolve(m, r[1], 8 * r[2], True)
     if to == NULL:
         return bad(m, BAD_ADDRESS, r[1])
     if not r[3]:
         n = kernel_stack(m, to, m.walker.skip, r[2])
-    elif m.walker.frames_known:
+    else:
         number = <uint64_t>program_number(m) << 48
-        n = user_stack(m, to, r[2])
+        n = user_stack(m, number, to, r[2])
         for k in range(n):
             memcpy(&address, to + 8 * k, 8)
             address |= number
@@ -246,11 +330,24 @@ cdef uint64_t h_stack(Machine *m, uint64_t *r) noexcept nogil:
 cdef bint of_stack(Machine *m, uint64_t *r, uint64_t *value) noexcept nogil:
     """Read a stack variable or a user register; return False to leave the read to the host."""
     cdef uint64_t two[2]
-    cdef uint64_t marks
-    cdef uint64_t trap
+    cdef uint64_t marks, number, trap
     cdef int64_t n = -1
     cdef SavedRegister *saved
     value[0] = 0
+    if r[1] == m.walker.ustackdepth or r[1] == m.walker.ucaller:
+        if not can_walk_programs(m):
+            return False
+        number = <uint64_t>program_number(m) << 48
+        two[1] = 0
+        if r[1] == m.walker.ucaller:
+            n = user_stack(m, number, <uint8_t *>two, 2)
+            value[0] = two[1] if n > 1 else 0
+        else:
+            n = user_stack(m, number, NULL, MAX_USER_FRAMES + 1)
+            value[0] = <uint64_t>n
+            if n > <int64_t>MAX_USER_FRAMES:
+                return False  # the stack is too deep: the host reports the fault
+        return n >= 0
     if not in_kernel(m):
         return False
     if r[1] == m.walker.stackdepth:
@@ -264,15 +361,6 @@ cdef bint of_stack(Machine *m, uint64_t *r, uint64_t *value) noexcept nogil:
         value[0] = two[1] if n > 1 else 0
         if m.walker.after:
             value[0] = two[0] if n > 0 else 0
-    elif r[1] == m.walker.ustackdepth:
-        n = user_stack(m, NULL, MAX_USER_FRAMES + 1)
-        value[0] = <uint64_t>n
-        if n > <int64_t>MAX_USER_FRAMES:
-            return False  # the stack is too deep: the host reports the fault
-    elif r[1] == m.walker.ucaller:
-        two[1] = 0
-        n = user_stack(m, <uint8_t *>two, 2)
-        value[0] = two[1] if n > 1 else 0
     elif r[1] == UREGS and r[2] < PLACES and m.walker.user[r[2]].size and m.walker.frames_known:
         saved = &m.walker.user[r[2]]
         if fetch(m, current_thread(m) + m.walker.thread_frame, &trap, 8):

@@ -117,6 +117,9 @@ class StepKind(enum.IntEnum):
     TRAP = 2  # the caller is the code that a trap interrupted
     LAST = 3  # this frame is the outermost frame
     OUTSIDE = 4  # the address is not in code, so the previous frame was the outermost frame
+    RECORD = 5  # of a program: the caller's frame is in the frame record
+    SIGNAL = 6  # of a program: the caller is the code that a signal interrupted
+    GUESS = 7  # of a program: as ``ON``, if the caller's address follows a call
 
 
 class Aggregate(enum.IntEnum):
@@ -205,19 +208,19 @@ class ProgramShape:
 
     :param thread_frame: offset in ``struct thread`` of the pointer to its trap frame.
     :param registers: (offset, size in bytes) in the trap frame, by index of ``uregs[]``.
-    :param pc: (offset, size in bytes) of the program counter in the trap frame.
-    :param frame: (offset, size in bytes) of the frame pointer in the trap frame.
+    :param frame: name of the frame pointer.
     :param record: offsets in a frame record of the caller's frame and of the return address.
     :param name_variable: the number of the D variable that holds the process name.
     :param name_size: size of the process name in bytes.
+    :param signal: (register, offset, size in bytes) of each register in a signal frame.
     :param space: location of the running process's map; None: unknown.
     """
 
     thread_frame: int
     registers: Mapping[int, tuple[int, int]]
-    pc: tuple[int, int]
-    frame: tuple[int, int]
+    frame: str
     record: tuple[int, int]
     name_variable: int
     name_size: int
+    signal: Sequence[tuple[str, int, int]] = ()
     space: SpaceOffsets | None = None

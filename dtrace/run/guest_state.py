@@ -14,10 +14,13 @@ from dtrace.run.kernel import CALLER, INSTRUCTION, MARKS
 from dtrace.run.kernel_probes import KernelProbes
 from dtrace.run.locks import Locks, LockState
 from dtrace.run.thread_time import ThreadTime
+from dtrace.stacks.frame_step import FrameStep
 from dtrace.stacks.locals import MAX_ENTERED, Locals
 from dtrace.stacks.mapped_files import MappedFile, MappedFiles, mapped_files
+from dtrace.stacks.signal_frames import SignalFrames, signal_frames
 from dtrace.stacks.stack import MAX_FRAMES, Stacks
-from dtrace.stacks.user_programs import ADDRESS, UserPrograms, frame_word, walk
+from dtrace.stacks.user_programs import ADDRESS, UserPrograms, frame_word
+from dtrace.stacks.user_steps import UserStep, UserSteps, walk
 from dwarf.debug_file import DebugDataError
 from dwarf.types import Structure, Types, find_member, size_of, strip
 from emu.devices.clock import RELEASE, SECOND
@@ -25,7 +28,7 @@ from emu.host.errors import KinstError, MemoryAccessError
 from emu.machine.machine import Machine
 from kinst.probes.breakpoints import NativeState
 from kinst.probes.probe_table import Probe
-from kinst.relocation.trap import TRAPS, CpuState
+from kinst.relocation.trap import TRAPS, CpuState, trap_of
 
 
 class TracingEnded(KinstError):
@@ -36,7 +39,6 @@ MAX_ANCESTORS = 64
 NOT_COUNTED = "this kernel does not count the CPU time of threads"
 NO_THREADS = "its debug data does not describe processes and threads"
 TEXTS = ("execname", "jailname", "zonename")  # variables that are strings in the kernel's memory
-FIRST_PAGE = 4096  # minimum value of a return address on a program's stack
 OFFSET = re.compile(r"\+0x[0-9a-f]+(?=  |$)")
 IN_REGISTERS, AT_RETURN, UNKNOWN, OF_PROBE = 0, 1, 2, 3  # locations of a probe's arguments
 
@@ -324,10 +326,36 @@ class GuestState(ABC):
             return self.programs.number(name)
         return self._latest_map[1]
 
+    @functools.cached_property
+    def _signals(self) -> SignalFrames | None:
+        """Reader of signal frames, or None if the kernel's types do not describe them."""
+        machine = self._machine
+        return signal_frames(machine, self._types, machine.guest.programs.signal_frame,
+                             machine.arch)
+
+    @functools.cached_property
+    def _user_steps(self) -> UserSteps:
+        machine = self._machine
+        return UserSteps(machine.arch, trap_of(machine.guest, machine.arch.name), self.programs,
+                         self._trampoline, self._walk().code)
+
+    def _trampoline(self) -> tuple[int, int, Callable[[int], FrameStep]] | None:
+        offsets = self.space_offsets
+        if self._signals is None or offsets is None:
+            return None
+        try:
+            process = self._machine.read_u64(self.thread + offsets.process)
+        except MemoryAccessError:
+            return None
+        return *self._signals.trampoline(process), self._signals.step
+
+    def user_step(self, word: int, is_return: bool) -> UserStep:
+        """Return the step from a word of ``UserPrograms`` in the running process to its caller."""
+        return self._user_steps.step(word, is_return)
+
     def _user_stack(self, frames: int) -> list[int]:
         """Return the addresses on the current thread's user stack, or [] for a kernel thread."""
         arch = self._machine.arch
-        register, *record = arch.frame_record
 
         def word(address: int) -> int | None:
             try:
@@ -336,20 +364,17 @@ class GuestState(ABC):
                 return None
 
         try:
-            pc, frame = self._user_register(arch.pc), self._user_register(register)
+            values = {name: self._user_register(name) for name in (*arch.dwarf_registers, arch.pc)
+                      if name}
         except RuntimeFault:
             return []
-        if not pc or pc > ADDRESS or frame is None:
+        registers = {name: value for name, value in values.items() if value is not None}
+        if arch.pc not in registers:
             return []
-        addresses = walk(pc, frame, (record[0], record[1]), word, frames)
-        fired = self._fired()
-        if self.outside and not self.after and fired is not None and fired.name in (
-                "entry", "return"):
-            # At its entry and return, the function has no frame record.
-            caller = (self._machine.read_register(arch.link) if arch.link is not None
-                      else word(self._machine.sp))
-            addresses[1:1] = [caller] if caller and FIRST_PAGE <= caller <= ADDRESS else []
-        return addresses[:frames]
+        number = self.program_number(self._execname())
+        return walk(registers[arch.pc], registers, arch,
+                    lambda pc, is_return: self.user_step(frame_word(number, pc), is_return),
+                    word, frames, self.outside and self.after)
 
     def _user_depth(self) -> int:
         """Return the number of frames on the user stack.

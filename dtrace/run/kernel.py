@@ -323,10 +323,14 @@ class KernelSymbols:
     lines: Callable[[int, bool], list[str]] | None = None
     programs: UserPrograms = field(default_factory=UserPrograms)
 
-    def frames(self, value: int) -> list[str]:
-        """Return the lines for one word of a recorded stack, innermost function first."""
+    def frames(self, value: int, callee: int = 0) -> list[str]:
+        """Return the lines for one word of a recorded stack, innermost function first.
+
+        :param callee: the word before it; 0: it is the first one.
+        """
         if self.programs.is_frame(value):
-            return [self.programs.line(value)]
+            called = callee and callee not in self.programs.trampolines
+            return [self.programs.line(value, is_return=bool(called))]
         mark = value & MARKS
         if mark not in (INSTRUCTION, CALLER) or self.lines is None:
             return [self.address(value)]

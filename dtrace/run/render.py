@@ -3,7 +3,7 @@
 import datetime
 import locale
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,8 +39,11 @@ class Symbols(Protocol):
     def address(self, value: int) -> str:
         """Return ``module`function+0x12`` for an address, or the address if it has no name."""
 
-    def frames(self, value: int) -> list[str]:
-        """Return the lines for one word of a recorded stack, innermost function first."""
+    def frames(self, value: int, callee: int = 0) -> list[str]:
+        """Return the lines for one word of a recorded stack, innermost function first.
+
+        :param callee: the word before it; 0: it is the first one.
+        """
 
     def symbol(self, value: int) -> str:
         """Return ``module`function`` for an address, without an offset."""
@@ -64,7 +67,7 @@ class NoSymbols:
     symbol = address
     module = address
 
-    def frames(self, value: int) -> list[str]:
+    def frames(self, value: int, callee: int = 0) -> list[str]:
         """Return one line for a word of a recorded stack: the address as a number."""
         return [self.address(value)]
 
@@ -124,13 +127,18 @@ def dump(content: bytes) -> str:
 
 def stack(content: bytes, symbols: Symbols, indent: int) -> str:
     """Format a recorded stack, with one or more lines per frame."""
-    out = ["\n"]
+    return "\n" + "".join(" " * indent + line + "\n" for line in _frame_lines(content, symbols))
+
+
+def _frame_lines(content: bytes, symbols: Symbols) -> Iterator[str]:
+    """Yield the lines of a recorded stack."""
+    callee = 0
     for at in range(0, len(content), 8):
         pc = number(content[at : at + 8], False)
         if not pc:
             break
-        out += [" " * indent + line + "\n" for line in symbols.frames(pc)]
-    return "".join(out)
+        yield from symbols.frames(pc, callee)
+        callee = pc
 
 
 def symbolic(how: str, value: int, symbols: Symbols) -> str:
@@ -280,15 +288,9 @@ def escaped(content: bytes, ends: bool = True) -> str:
 
 
 def _stack_lines(content: bytes, flags: str, wide: int, symbols: Symbols) -> str:
-    out = ["\n"]
     indent = wide if "-" in flags else 0
-    for at in range(0, len(content), 8):
-        pc = number(content[at : at + 8], False)
-        if not pc:
-            break
-        out += [" " * indent + (text if indent else text.rjust(wide)) + "\n"
-                for text in symbols.frames(pc)]
-    return "".join(out)
+    return "\n" + "".join(" " * indent + (text if indent else text.rjust(wide)) + "\n"
+                          for text in _frame_lines(content, symbols))
 
 
 def moment(letter: str, nanoseconds: int) -> str:

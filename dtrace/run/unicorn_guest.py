@@ -64,12 +64,13 @@ class UnicornGuest(GuestState):
     def walk_natively(self, marked: bool) -> None:
         runtime, machine = self._runtime, self._machine
         assert runtime is not None
-        walk_kernel(runtime, machine, self._walk, marked)
+        walk_kernel(runtime, machine, self._walk, self.user_step, marked)
         frame = self._member("thread", machine.guest.threads.lists.frame)
         name = [self._member(*member) for member in machine.guest.members["execname"]]
         *_path, last = name
         if frame and last and None not in name and 0 < last[1] <= LONGEST_NAME:
             walk_program(runtime, machine, self.program_number, frame[0], last[1],
+                         () if self._signals is None else self._signals.saved,
                          self.space_offsets)
         family = [self._member(*member) for member in machine.guest.members["ppid"]]
         if None not in family:

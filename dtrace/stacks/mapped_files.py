@@ -6,7 +6,8 @@ from itertools import islice
 
 from dwarf.members import MemberError, offset_of
 from dwarf.types import Enumeration, Types, strip
-from emu.guest.guest import MapMembers, VirtualMemory
+from emu.guest.guest import VirtualMemory
+from emu.guest.user_memory import MapMembers
 from emu.host.errors import MemoryAccessError
 
 MOST_STEPS = 50_000  # maximum number of steps between the entries of a map

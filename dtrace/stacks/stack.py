@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from dtrace.debug.debug_data import Sources
 from dtrace.debug.debug_index import debug_index
+from dtrace.stacks.frame_step import FrameStep, find_step
 from dwarf.debug_file import DebugDataError
 from dwarf.index import DebugIndex
 from emu.elf.symbols import Symbol
@@ -51,30 +52,6 @@ class StackFrame:
     unknown: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class FrameStep:
-    """Rule for computing the registers of a frame's caller.
-
-    The caller's frame begins ``offset`` bytes above the value of the register ``base``; this is
-    also the caller's stack pointer, except for a trap.
-
-    :param saved: (register, bytes from the caller's frame, size) of each register in memory,
-        including the program counter unless it is in ``link``.
-    :param link: register with the return address; empty if the address is in memory.
-    :param floor: bytes by which the caller's frame may begin below the stack pointer.
-    :param above: whether the caller's frame must begin above this one's, not at the same address.
-    :param trap: whether the registers are in a trap frame; the stack may be another one.
-    """
-
-    base: str
-    offset: int
-    saved: tuple[tuple[str, int, int], ...]
-    link: str = ""
-    floor: int = 0
-    above: bool = False
-    trap: bool = False
-
-
 def trap_step(machine: Machine) -> FrameStep:
     """Return the step from the kernel's trap handler to the code that the trap interrupted."""
     arch, layout = machine.arch, machine.guest.traps.trap_frame.fields
@@ -99,7 +76,7 @@ class Stacks:
         if self._sources.known:
             self._index = debug_index(machine.image)
         arch = machine.arch
-        self.follower = FrameFollower(arch, trap_of(machine.guest, arch.name), self._code,
+        self.follower = FrameFollower(arch, trap_of(machine.guest, arch.name), self.code,
                                        self._function_begins)
         self._texts: dict[tuple[int, bool], list[str]] = {}
         self._steps: dict[tuple[int, bool], FrameStep | None] = {}
@@ -213,54 +190,14 @@ class Stacks:
         return self._steps[key]
 
     def _find_step(self, pc: int, is_return: bool) -> FrameStep | None:
-        arch, guest = self._machine.arch, self._machine.guest
-        if is_return and self._machine.image.symbols.entry_at(pc - 1, guest.traps.trap_entries):
+        symbols = self._machine.image.symbols
+        if is_return and symbols.entry_at(pc - 1, self._machine.guest.traps.trap_entries):
             return trap_step(self._machine)
-        rule, known = self._sources.rule(pc - is_return), arch.dwarf_registers
-        if not is_return and (rule is None or arch.link is not None):
-            # On architectures with a link register, the debug data does not describe epilogues, and
-            # prologues only from their last instruction on.
-            initial = rule is not None and rule.base < len(known) and (
-                known[rule.base] == arch.sp and not rule.offset)
-            followed = self._followed(pc, rule is None or initial)
-            if followed is not None:
-                return followed
-        if rule is not None and rule.base < len(known) and known[rule.base]:
-            saved = [(known[number], offset, 8) for number, offset in rule.saved.items()
-                     if number < len(known) and known[number]]
-            if rule.returns in rule.saved:
-                saved.append((arch.pc, rule.saved[rule.returns], 8))
-            elif is_return or arch.link is None:
-                return None
-            link = "" if rule.returns in rule.saved else arch.link or ""
-            return FrameStep(known[rule.base], rule.offset, tuple(saved), link, above=is_return)
-        if not is_return and pc == self._function(pc).address:
-            # A function has no stack frame yet at its first instruction.
-            if arch.link is not None:
-                return FrameStep(arch.sp, 0, (), arch.link)
-            return FrameStep(arch.sp, 8, ((arch.pc, -8, 8),))
-        register, saved_at, returns = arch.frame_record
-        size = max(0, 8 + returns)
-        record = ((arch.pc, returns - size, 8), (register, saved_at - size, 8))
-        return FrameStep(register, size, record, floor=size)
+        return find_step(self._machine.arch, self.follower, pc, is_return,
+                         self._sources.rule(pc - is_return), symbols.function_at(pc),
+                         pc == self._function(pc).address)
 
-    def _followed(self, pc: int, prologue: bool) -> FrameStep | None:
-        """Return the step computed by following the function's code, or None if that fails.
-
-        :param prologue: whether the instruction may be in the function's prologue, too.
-        """
-        function = self._machine.image.symbols.function_at(pc)
-        if function is None:
-            return None
-        frame = self.follower.in_epilogue(function, pc)
-        if frame is None and prologue:
-            frame = self.follower.in_prologue(function, pc)
-        if frame is None:
-            return None
-        saved = tuple((register, offset, 8) for register, offset in frame.saved)
-        return FrameStep(frame.base, frame.offset, saved, frame.link)
-
-    def _code(self, address: int, size: int) -> bytes:
+    def code(self, address: int, size: int) -> bytes:
         """Return the original code at an address, or empty bytes if the address is not mapped."""
         machine = self._machine
         try:

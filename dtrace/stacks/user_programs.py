@@ -19,6 +19,7 @@ ADDRESS = (1 << 48) - 1  # highest address of a user program
 NUMBERS = (1 << 13) - 1  # highest ID of a process name; KernelSymbols uses the higher bits
 MOST_MAPPED = 20_000  # maximum number of mappings that are kept of a process
 NOWHERE = (0, 0, 0, 0, 0)  # state of a file that is not the host's
+TRAMPOLINE = "<signal handler called>"  # as in gdb
 NAME = 19  # maximum length of a process's name (FreeBSD's MAXCOMLEN)
 
 
@@ -47,6 +48,8 @@ class UserPrograms:
         # Number -> the files that its process has mapped, which do not conflict
         self._mapped: dict[int, dict[MappedFile, None]] = {}
         self._numbers: dict[tuple[str, int], int] = {}  # (name, process) -> number
+        self.changes = 0  # how often a number got more files
+        self.trampolines: set[int] = set()  # stack words in code that signal handlers return to
 
     def frame(self, name: str, address: int) -> int:
         """Encode an address and the name of its process as a stack word."""
@@ -87,17 +90,24 @@ class UserPrograms:
                 return number
             known = self._mapped[number] = {}
         assert number is not None
-        if len(known) < MOST_MAPPED:
+        if len(known) < MOST_MAPPED and not known.keys() >= set(files):
             known.update(dict.fromkeys(files))
+            self.changes += 1
         return number
 
     def is_frame(self, word: int) -> bool:
         """Return whether a stack word is a frame of a user program."""
         return 0 < word >> 48 < len(self._names)
 
-    def line(self, word: int, offset: bool = True) -> str:
-        """Format a frame as ustack() of dtrace(1) does, or without an offset as usym() does."""
-        function, moved = self._function(word)
+    def line(self, word: int, offset: bool = True, is_return: bool = False) -> str:
+        """Format a frame as ustack() of dtrace(1) does, or without an offset as usym() does.
+
+        :param is_return: whether the address is a return address.  If a function ends with a call,
+            it is the address of the next function.
+        """
+        function, moved = self._function(word - is_return)
+        if word in self.trampolines:
+            return f"{self.name(word)}`{TRAMPOLINE}"
         if function is None:
             return f"{self.name(word)}`{word & ADDRESS:#x}"
         suffix, inside = "", (word & ADDRESS) - moved - function.address
@@ -135,21 +145,29 @@ class UserPrograms:
 
     def _function(self, word: int) -> tuple[Symbol | None, int]:
         """Return the function at a frame's address, and how far its file was moved."""
-        number, address = word >> 48, word & ADDRESS
+        place = self.place(word)
+        if place is None:
+            return None, 0
+        file, moved = place
+        return file.symbols.function_at((word & ADDRESS) - moved), moved
+
+    def place(self, word: int) -> tuple[ProgramFile, int] | None:
+        """Return the file at a frame's address, and how far it was moved; None if unknown."""
+        number = word >> 48
         try:
             if number not in self._mapped:
-                return self.file(self._names[number]).symbols.function_at(address), 0
+                return (self.file(self._names[number]), 0) if number < len(self._names) else None
             mapped = self._mapped_at(word)
             if mapped is None:
-                return None, 0
+                return None
             file = self.mapped_file(mapped.path)
         except KinstError:
-            return None, 0
+            return None
         for moved in moves(file, [one for one in self._mapped[number]
                                   if one.path == mapped.path]):
             if moved in file.moves(mapped.start, mapped.offset):
-                return file.symbols.function_at(address - moved), moved
-        return None, 0
+                return file, moved
+        return None
 
     def mapped_file(self, path: str) -> ProgramFile:
         """Return a program or shared object of the guest, from the cache if possible.
@@ -238,27 +256,3 @@ def moves(file: ProgramFile, parts: Sequence[MappedFile]) -> list[int]:
     return list(dict.fromkeys(
         moved for one in parts for moved in file.moves(one.start, one.offset)
         if file.begins + moved in starts))
-
-
-def walk(pc: int, frame: int, record: tuple[int, int], read: Callable[[int], int | None],
-         most: int) -> list[int]:
-    """Return the addresses of a user stack, innermost first, by following its frame records.
-
-    Programs keep this chain if they are compiled with a frame pointer. The outermost record has 0
-    as the caller's frame.
-
-    :param record: offsets in a frame record of the caller's frame and of the return address.
-    :param read: returns a word of the program's memory, or None if no memory is mapped there.
-    :param most: maximum number of addresses.
-    """
-    addresses = [pc]
-    saved, returns = record
-    while len(addresses) < most and frame and not frame & 7 and frame <= ADDRESS:
-        caller, outer = read(frame + returns), read(frame + saved)
-        if not caller or caller > ADDRESS or not outer:
-            break
-        addresses.append(caller)
-        if outer <= frame:
-            break
-        frame = outer
-    return addresses[:most]

@@ -77,6 +77,19 @@ class ProgramFile:
         return min((one.virtual for one in self._file.segments if one.kind == PT_LOAD),
                    default=0) & -PAGE
 
+    def call_frames(self) -> tuple[bytes, int]:
+        """Return the contents and the address of .eh_frame; both are empty if there is none.
+
+        :raises ImageError: if the section is truncated.
+        """
+        section = self._file.section(".eh_frame")
+        return (b"", 0) if section is None else (self._file.content(section), section.address)
+
+    def section_range(self, name: str) -> tuple[int, int]:
+        """Return the first address of a section and that after it; (0, 0) if there is none."""
+        section = self._file.section(name)
+        return (0, 0) if section is None else (section.address, section.address + section.size)
+
     @property
     def digest(self) -> str:
         """SHA-256 digest of the file, in hexadecimal."""

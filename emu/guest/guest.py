@@ -8,6 +8,7 @@ from emu.elf.image import Image
 from emu.elf.symbols import Symbol
 from emu.guest.hole import FindHole
 from emu.guest.static_probe import StaticProbe
+from emu.guest.user_memory import MapMembers, SignalFrame
 
 
 class VirtualMemory(Protocol):
@@ -112,69 +113,6 @@ class LockMembers:
     functions: tuple[str, ...] = ()
     entered: tuple[tuple[str, str, str], ...] = ()
     stack: int = 0
-
-
-@dataclass(frozen=True)
-class MapMembers:
-    """Members that describe which files a process has mapped.
-
-    Large because it names each member on the way from a process to the path of a file.
-
-    A process points to its address space, whose map is a threaded binary tree of entries: an entry
-    without a right child points to its successor, and the last one to the map's header.  An entry's
-    object, or the objects that it shadows, may be a file.  The name cache knows names of files:
-    each entry has a name and the directory in which the name is.
-
-    :param space: (structure, member) that points to the address space.
-    :param map: (structure, member) of the map in the address space.
-    :param header: (structure, member) of the header in the map.
-    :param changes: (structure, member) that counts the changes of the map, 32 bits.
-    :param lock: (structure, member) of the word of the map's lock, of which the bits ``shared`` are
-        clear while a thread may change the map.
-    :param entry: structure of an entry; ``left`` to ``mapped`` are its members.
-    :param mapped: the object that is mapped.
-    :param object: structure of an object; ``kind``, ``shadows`` and ``file`` are its members.
-    :param kind: number of the kind of the object, 8 bits.
-    :param of_file: (enumeration, enumerator) of the kind of a file.
-    :param shadows: the object that this one shadows, ``shadowed`` bytes after its start.
-    :param file: the file, if it is one.
-    :param names: (structure, member) that points from a file to its first entry in the name cache.
-    :param name: structure of this entry; the next three are its members.
-    :param root: (structure, member, bit) of the flag that a file is the root of a file system.
-    :param mount: (structure, member) that points from a file to its file system.
-    :param covered: (structure, member) that points from a file system to the directory on which it
-        is mounted.
-    :param calls: functions of system calls that map files, besides those that begin a program.
-    """
-
-    space: tuple[str, str]
-    map: tuple[str, str]
-    header: tuple[str, str]
-    changes: tuple[str, str]
-    lock: tuple[str, str]
-    shared: int
-    entry: str
-    left: str
-    right: str
-    start: str
-    end: str
-    offset: str
-    mapped: str
-    object: str
-    kind: str
-    of_file: tuple[str, str]
-    shadows: str
-    shadowed: str
-    file: str
-    names: tuple[str, str]
-    name: str
-    directory: str
-    length: str
-    text: str
-    root: tuple[str, str, int]
-    mount: tuple[str, str]
-    covered: tuple[str, str]
-    calls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -710,6 +648,7 @@ class GuestPrograms:
     :param maps: members that describe the files that a process has mapped; None: unknown.
     :param debug_file: path of the file with the symbols of a stripped file, whose path replaces
         ``{}``; empty: there are no such files.
+    :param signal_frame: how to leave the code to which signal handlers return; None: unknown.
     :param writes: names of the system calls that write memory to a descriptor (descriptor, address,
         size), and of those that write several pieces (descriptor, array of address and size as
         words, number of pieces).
@@ -728,6 +667,7 @@ class GuestPrograms:
     writes: tuple[str, str] = ("", "")
     maps: MapMembers | None = None
     debug_file: str = ""
+    signal_frame: SignalFrame | None = None
 
 
 @dataclass(frozen=True)

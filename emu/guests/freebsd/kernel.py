@@ -19,7 +19,6 @@ from emu.guest.guest import (
     LockMembers,
     LockPath,
     LockProbes,
-    MapMembers,
     PageFaults,
     ProcessMembers,
     ProgramStart,
@@ -34,6 +33,7 @@ from emu.guest.guest import (
     WaitMembers,
 )
 from emu.guest.hole import FindHole
+from emu.guest.user_memory import MapMembers, SignalFrame
 from emu.guests.freebsd.errors import ERRORS
 from emu.guests.freebsd.static_probes import static_probes
 from emu.guests.freebsd.system_calls import system_calls as call_probes
@@ -188,6 +188,7 @@ def freebsd(
     entry_path: frozenset[str],
     tracepoint: bytes,
     interrupts: tuple[str, ...],
+    context: Mapping[str, tuple[str, int]],
     entry_prefixes: tuple[str, ...] = (),
     seam_word: str = "",
 ) -> Guest:
@@ -199,6 +200,7 @@ def freebsd(
     :param per_cpu: ``per_cpu`` and ``per_cpu_outside`` of ``GuestThreads``.
     :param ticks: see ``ThreadClock``.
     :param entry_path: functions that handle a breakpoint exception.
+    :param context: registers in a signal frame's ``mcontext_t``; see ``SignalFrame``.
     :param entry_prefixes: prefixes of the names of more such functions.
     """
     return Guest(
@@ -239,8 +241,11 @@ def freebsd(
             (f"p_vmspace.vm_pmap.{page_tables[0]}", page_tables[1]), SIGNAL_MEMBERS, PROGRAM_START,
             (("thread", "td_proc"), ("proc", "p_args"), ("pargs", "ar_length"),
              ("pargs", "ar_args")), ERRORS, ("execve", "fexecve"), ("write", "writev"),
-            MAP_MEMBERS,
-            "/usr/lib/debug{}.debug"),
+            MAP_MEMBERS, "/usr/lib/debug{}.debug",
+            # sys/vm/vm_map.h, sys/sys/sysent.h; sendsig() of the architecture.
+            SignalFrame(("proc", "p_vmspace"), ("vmspace", "vm_shp_base"), ("proc", "p_sysent"),
+                        ("sysentvec", "sv_sigcode_offset"), ("sysentvec", "sv_sigcodeoff"),
+                        ("sysentvec", "sv_szsigcode"), ("sigframe", "sf_uc.uc_mcontext"), context)),
         probes=GuestProbes(
             static_probes, call_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
             tracepoint=tracepoint, guard=("sdt_probes_enabled", GUARDED),

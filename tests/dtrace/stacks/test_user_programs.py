@@ -1,7 +1,7 @@
 import pytest
 
 from dtrace.stacks.mapped_files import MappedFile
-from dtrace.stacks.user_programs import UserPrograms, frame_word, walk
+from dtrace.stacks.user_programs import UserPrograms, frame_word
 from emu.elf.program import ProgramFile
 from emu.elf.symbols import STT_FUNC
 from emu.host.errors import ImageError
@@ -9,35 +9,6 @@ from images import catalog
 from tests.conftest import ARCHES
 from tests.elfwriter import Elf
 from tests.kinst_emu.commands.test_commands import run
-
-START = 0x7FFF_0000
-
-
-def memory(*records):
-    """Return a function that reads frame records (saved frame, return address) 32 bytes apart."""
-    words = {}
-    for n, (outer, back) in enumerate(records):
-        words[START + 32 * n], words[START + 32 * n + 8] = outer, back
-    return words.get
-
-
-def test_a_user_stack_is_walked_to_the_program_start():
-    read = memory((START + 32, 0x1010), (START + 64, 0x2020), (0, 7))
-    assert walk(0x1000, START, (0, 8), read, 10) == [0x1000, 0x1010, 0x2020]
-    assert walk(0x1000, START, (0, 8), read, 2) == [0x1000, 0x1010]
-
-
-@pytest.mark.parametrize("records, found", [
-    ([(START, 0x1010)], [1, 0x1010]),  # the record points to itself
-    ([(START - 64, 0x1010)], [1, 0x1010]),  # the next record is at a lower address
-    ([(START + 32, 1 << 63)], [1]),  # the return address is in the kernel
-    ([(START + 33, 0x1010)], [1, 0x1010]),  # the next record is misaligned
-    ([(START + 32, 0x1010)], [1, 0x1010]),  # the next record is unmapped
-    ([], [1]),
-])
-def test_a_broken_chain_of_frames_ends_the_walk(records, found):
-    assert walk(1, START, (0, 8), memory(*records), 100) == found
-    assert walk(1, 1 << 63, (0, 8), memory(*records), 100) == [1]
 
 
 def test_user_frames_are_named_by_process_name_and_function(arch):

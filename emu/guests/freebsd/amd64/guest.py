@@ -65,6 +65,11 @@ NUMBERS = {
 SAVED: dict[str, tuple[str, int | None]] = {name: (f"pcb_{name}", None) for name in (
     "rbx", "rbp", "rsp", "r12", "r13", "r14", "r15", "rip")}
 
+# Registers in ``mcontext_t`` (machine/ucontext.h).
+CONTEXT = {name: (f"mc_{name}", 0) for name in (
+    "rdi", "rsi", "rdx", "rcx", "r8", "r9", "rax", "rbx", "rbp", "r10", "r11", "r12", "r13", "r14",
+    "r15", "rip", "rsp")}
+
 GUEST = freebsd(
     load, place, hole, TRAP_FRAME,
     frozenset({"calltrap", "nmi_calltrap"}),
@@ -78,6 +83,7 @@ GUEST = freebsd(
     ticks={"rdtsc": 1},
     releases="amd64/amd64",
     tracepoint=bytes.fromhex("660f1f0400"),  # no-op at static probes (machine/sdt_machdep.h)
+    context=CONTEXT,
     interrupts=("intr_execute_handlers", "lapic_handle_timer"),
     entry_path=frozenset({"Xbpt", "alltraps", "calltrap", "trap"}),
     seam_word="dtrace_invop_calltrap_addr",

@@ -56,6 +56,11 @@ NUMBERS = {f"R_X{n}": n for n in range(30)} | {"R_FP": 29, "R_LR": 30, "R_SP": 3
 SAVED: dict[str, tuple[str, int | None]] = {f"x{19 + n}": ("pcb_x", n) for n in range(12)}
 SAVED |= {"sp": ("pcb_sp", None), "pc": ("pcb_x", 11)}
 
+# Registers in ``mcontext_t`` (machine/ucontext.h): (member, index).
+CONTEXT = {f"x{n}": ("mc_gpregs.gp_x", n) for n in range(30)}
+CONTEXT |= {"x30": ("mc_gpregs.gp_lr", 0), "sp": ("mc_gpregs.gp_sp", 0),
+            "pc": ("mc_gpregs.gp_elr", 0)}
+
 GUEST = freebsd(
     load, place, hole, TRAP_FRAME,
     frozenset({"handle_el1h_sync", "handle_el1h_irq", "handle_el1h_fiq",
@@ -70,6 +75,7 @@ GUEST = freebsd(
     ticks={"arm_tmr_get_timecount": TICK},
     releases="arm64/aarch64",
     tracepoint=bytes.fromhex("1f2003d5"),  # no-op at static probes (machine/sdt_machdep.h)
+    context=CONTEXT,
     interrupts=("intr_irq_handler",),
     # CPUs execute the mp* functions at startup, before the MMU is on.
     entry_path=frozenset({"handle_el1h_sync", "do_el1h_sync", "exception_vectors", "mpentry_psci",

@@ -53,6 +53,12 @@ SAVED: dict[str, tuple[str, int | None]] = {f"s{n}": ("pcb_s", n) for n in range
 SAVED |= {name: (f"pcb_{name}", None) for name in ("ra", "sp", "gp", "tp")}
 SAVED["pc"] = ("pcb_ra", None)
 
+# Registers in ``mcontext_t`` (machine/ucontext.h): (member, index).
+CONTEXT = {name: (f"mc_gpregs.gp_{name}", 0) for name in ("ra", "sp", "gp", "tp")}
+CONTEXT |= {f"{kind}{n}": (f"mc_gpregs.gp_{kind}", n)
+            for kind, count in (("t", 7), ("s", 12), ("a", 8)) for n in range(count)}
+CONTEXT["pc"] = "mc_gpregs.gp_sepc", 0
+
 GUEST = freebsd(
     load, place, hole, TRAP_FRAME,
     frozenset({"cpu_exception_handler_supervisor", "cpu_exception_handler"}),
@@ -67,6 +73,7 @@ GUEST = freebsd(
     ticks={"get_timecount": TICK},
     releases="riscv/riscv64",
     tracepoint=bytes.fromhex("13000000"),  # no-op at static probes (machine/sdt_machdep.h)
+    context=CONTEXT,
     interrupts=("intr_irq_handler",),
     # CPUs execute mpentry at startup, before the MMU is on.
     entry_path=frozenset({"mpentry", "cpu_exception_handler", "cpu_exception_handler_supervisor",

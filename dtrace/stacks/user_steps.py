@@ -1,0 +1,219 @@
+"""Steps from the code of a user program to its caller.
+
+The call frame information of the program's file describes them; where there is none, the code
+itself is followed, and where the file is unknown, too, the chain of frame records.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dtrace.bpf.layout import StepKind
+from dtrace.stacks.frame_step import FrameStep, find_step, record_step
+from dtrace.stacks.user_programs import ADDRESS, UserPrograms
+from dwarf.eh_frames import EhFrames
+from emu.arch.arch import Arch
+from emu.elf.program import ProgramFile
+from emu.elf.symbols import Symbol
+from emu.host.errors import ImageError, KinstError
+from kinst.code.frame import FrameFollower
+from kinst.code.stack_effect import STACK_EFFECTS
+from kinst.relocation.trap import GuestTrap
+
+MOST_STEPS = 1 << 16  # maximum number of cached steps
+MOST_TRAMPOLINES = 1 << 12  # maximum number of stack words that are remembered
+PLT, PLT_ENTRY, LONGEST = ".plt", 16, 16  # sizes in bytes: an entry, the longest instruction
+WORD, MASK = 8, (1 << 64) - 1
+
+
+class UserStep(NamedTuple):
+    """Step from an address of a user program to its caller.
+
+    :param kind: ``ON``, ``GUESS`` and ``SIGNAL`` have a step; ``RECORD`` follows the frame record.
+    :param called: whether the instruction before the address is a call.
+    """
+
+    kind: StepKind
+    step: FrameStep | None
+    called: bool
+
+
+class UserSteps:
+    """Finder of steps, with a cache.
+
+    :param trampoline: returns the first and the last address of the code to which signal handlers
+        of the running process return, and the step from there, given by how many bytes the code
+        has lowered the stack pointer; None: unknown.
+    :param read: reads code of the running process; returns fewer bytes where no memory is mapped.
+    """
+
+    def __init__(self, arch: Arch, trap: GuestTrap, programs: UserPrograms,
+                 trampoline: Callable[[], tuple[int, int, Callable[[int], FrameStep]] | None],
+                 read: Callable[[int, int], bytes]) -> None:
+        self._arch, self._trap, self._programs = arch, trap, programs
+        self._trampoline, self._read = trampoline, read
+        self._follower = FrameFollower(arch, trap, read, lambda _address: False)
+        self._steps: dict[tuple[int, bool], UserStep] = {}
+        self._codes: dict[ProgramFile, FileSteps] = {}
+        self._changes = programs.changes
+
+    def step(self, word: int, is_return: bool) -> UserStep:
+        """Return the step from a stack word of ``UserPrograms`` to its caller."""
+        if self._changes != self._programs.changes or len(self._steps) > MOST_STEPS:
+            self._changes = self._programs.changes
+            self._steps.clear()
+        key = word, is_return
+        if key not in self._steps:
+            self._steps[key] = self._find(word, is_return)
+        return self._steps[key]
+
+    def _find(self, word: int, is_return: bool) -> UserStep:
+        place = self._programs.place(word)
+        if place is None:
+            return self._outside(word, is_return)
+        file, moved = place
+        try:
+            if file not in self._codes:
+                self._codes[file] = FileSteps(self._arch, self._trap, file)
+            return self._codes[file].step((word & ADDRESS) - moved, is_return)
+        except KinstError:
+            return UserStep(StepKind.RECORD, None, True)
+
+    def _outside(self, word: int, is_return: bool) -> UserStep:
+        """Return the step from code that is in no known file."""
+        known, pc = self._trampoline(), word & ADDRESS
+        if known is not None and known[0] <= pc < known[1]:
+            begin, _end, step = known
+            if len(self._programs.trampolines) < MOST_TRAMPOLINES:
+                self._programs.trampolines.add(word)
+            lowered = lowered_by(self._arch, self._trap, self._read, begin, pc)
+            return UserStep(StepKind.SIGNAL, step(lowered), True)
+        return UserStep(StepKind.RECORD, None, is_return and self._follower.follows_call(pc))
+
+
+class FileSteps:
+    """Finder of steps in one program or shared object; addresses are those in the file.
+
+    :raises KinstError: if the file's call frame information is damaged.
+    """
+
+    def __init__(self, arch: Arch, trap: GuestTrap, file: ProgramFile) -> None:
+        self._arch, self._trap, self._file = arch, trap, file
+        self._frames = EhFrames(*file.call_frames())
+        self._follower = FrameFollower(arch, trap, self._code, self._function_begins)
+
+    def step(self, pc: int, is_return: bool) -> UserStep:
+        """Return the step from an address to its caller.
+
+        :raises DebugDataError: if the call frame information is damaged.
+        """
+        rule = self._frames.rule(pc - is_return)
+        function = self._file.symbols.function_at(pc - is_return)
+        called = is_return and self._follower.follows_call(pc)
+        begin, end = self._file.section_range(PLT)
+        if rule is None and not is_return and begin <= pc < end:
+            return UserStep(StepKind.GUESS, self._in_plt(begin, pc), called)
+        step = find_step(self._arch, self._follower, pc, is_return, rule, function,
+                         function is not None and function.address == pc)
+        if step is None:
+            return UserStep(StepKind.LAST, None, called)
+        if rule is not None:
+            return UserStep(StepKind.ON, step, called)
+        if step != record_step(self._arch):
+            return UserStep(StepKind.GUESS, step, called)
+        frame = None if function is None else self._follower.in_body(function, pc, is_return)
+        if frame is None:
+            return UserStep(StepKind.RECORD, None, called)
+        return UserStep(StepKind.GUESS, FrameStep(frame.base, frame.offset, tuple(
+            (register, at, WORD) for register, at in frame.saved), frame.link), called)
+
+    def _in_plt(self, begin: int, pc: int) -> FrameStep:
+        """Return the step from the procedure linkage table, which has no frame of its own.
+
+        Each entry jumps to a function, or pushes an argument and jumps to the first entry.
+        """
+        arch = self._arch
+        size = PLT_ENTRY if arch.link is None else 2 * PLT_ENTRY  # of the first entry
+        entry = begin if pc < begin + size else pc - (pc - begin) % PLT_ENTRY
+        lowered = lowered_by(arch, self._trap, self._code, entry, pc)
+        if arch.link is not None:
+            return FrameStep(arch.sp, lowered, (), arch.link)
+        lowered += WORD if entry != begin else 2 * WORD
+        return FrameStep(arch.sp, lowered, ((arch.pc, -WORD, WORD),))
+
+    def _code(self, address: int, size: int) -> bytes:
+        while size:
+            try:
+                return self._file.code(Symbol("", address, size, 0))
+            except ImageError:
+                size -= 1
+        return b""
+
+    def _function_begins(self, address: int) -> bool:
+        function = self._file.symbols.function_at(address)
+        return function is not None and function.address == address
+
+
+def lowered_by(arch: Arch, trap: GuestTrap, read: Callable[[int, int], bytes], begin: int, pc: int
+               ) -> int:
+    """Return by how many bytes the instructions from one address to another lower the stack."""
+    lowered = 0
+    while begin < pc:
+        code = read(begin, LONGEST)
+        length, _verdict = trap.instructions.classify(code, begin)
+        if not 0 < length <= len(code):
+            break
+        lowered -= STACK_EFFECTS[arch.name](code[:length]).change
+        begin += length
+    return lowered
+
+
+def walk(pc: int, registers: dict[str, int], arch: Arch, steps: Callable[[int, bool], UserStep],
+         read: Callable[[int], int | None], most: int, returned: bool = False) -> list[int]:
+    """Return the addresses of a user stack, innermost first.
+
+    :param registers: general registers by name.
+    :param steps: returns the step from an address; see ``UserSteps.step``.
+    :param read: returns a word of the program's memory, or None if no memory is mapped there.
+    :param most: maximum number of addresses.
+    :param returned: whether ``pc`` is a return address.
+    """
+    addresses: list[int] = []
+    registers = dict(registers)
+    is_return, guessed = returned, False
+    while 0 < pc <= ADDRESS and len(addresses) < most:
+        kind, step, called = steps(pc, is_return)
+        if guessed and not called:
+            break
+        addresses.append(pc)
+        guessed = kind in (StepKind.RECORD, StepKind.GUESS)
+        if kind == StepKind.LAST:
+            break
+        if step is None:
+            register, saved, returns = arch.frame_record
+            frame = registers[register]
+            if not frame or frame & 7 or frame > ADDRESS:
+                break
+            caller, outer = read(frame + returns & MASK), read(frame + saved & MASK)
+            if not caller or caller > ADDRESS or outer is None:
+                break
+            if 0 < outer <= frame:
+                if steps(caller, True).called:
+                    addresses.append(caller)
+                break
+            pc, is_return = caller, True
+            registers |= {register: outer, arch.sp: frame + max(0, WORD + returns)}
+            continue
+        frame = registers[step.base] + step.offset & MASK
+        if not step.trap and (frame < registers[arch.sp] or (step.above and
+                              frame == registers[arch.sp])):
+            break
+        values = {name: read(frame + offset & MASK) for name, offset, _size in step.saved}
+        if None in values.values():
+            break
+        back = registers[step.link] if step.link else 0
+        registers |= {name: value for name, value in values.items() if value is not None}
+        pc = back if step.link else registers[arch.pc]
+        if not step.trap:
+            registers[arch.sp] = frame
+        is_return = not step.trap
+    return addresses[:most]
