@@ -65,6 +65,10 @@ class EhFrames(Frames):
             raise DebugDataError(f"damaged .eh_frame at {at:#x}: {error}") from None
         self._entries.sort()
 
+    def ranges(self) -> list[tuple[int, int]]:
+        """Return the first address of each function and that after its last one, sorted."""
+        return [(low, high) for low, high, *_places in self._entries]
+
     def _range(self, at: int, cie: Cie) -> tuple[int, int, int]:
         """Return the first address and the size of an FDE's code, and where its data begins."""
         layout = FORMATS.get(cie.pointers & 0xF)

@@ -18,6 +18,7 @@ from emu.host.errors import ImageError
 from emu.host.input_file import InputFile
 
 PF_X, PAGE = 1, 4096
+SHT_PROGBITS, SHF_EXECINSTR = 1, 4
 MOST_PARTS = 64  # maximum number of segments that a loader maps
 END = 1 << 47  # end of a program's address space
 MOST_COVERED = 16  # maximum total size of all functions, as a multiple of the code size
@@ -89,6 +90,11 @@ class ProgramFile:
         """Return the first address of a section and that after it; (0, 0) if there is none."""
         section = self._file.section(name)
         return (0, 0) if section is None else (section.address, section.address + section.size)
+
+    def code_sections(self) -> list[tuple[str, int, int]]:
+        """Return the name of each section with code, its first address and that after its last."""
+        return [(one.name, one.address, one.address + one.size) for one in self._file.sections
+                if one.flags & SHF_EXECINSTR and one.kind == SHT_PROGBITS]
 
     @property
     def digest(self) -> str:

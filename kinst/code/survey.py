@@ -11,6 +11,7 @@ from emu.elf.symbols import Symbol
 from emu.guest.guest import Guest
 from emu.guests.registry import FREEBSD, guest_of
 from kinst.code.listing import DATA, EXCLUSIVE, check_size, image_code
+from kinst.code.program_code import program_code
 from kinst.code.reader import new_reader
 from kinst.relocation.trap import GuestTrap
 from kinst.relocation.verdict import Op
@@ -48,11 +49,11 @@ def survey(arch: Arch, trap: GuestTrap, image: Image, functions: Sequence[Symbol
 
 
 def survey_program(arch: Arch, trap: GuestTrap, file: ProgramFile) -> Survey:
-    """Survey the instructions of a program's functions.
+    """Survey the instructions of a program or shared object.
 
     :raises ImageError: when a function's code is not in the file.
     """
-    return _survey(arch, trap, FREEBSD[arch.name], list(file.symbols.functions()), file.code,
+    return _survey(arch, trap, FREEBSD[arch.name], program_code(file), file.code,
                    lambda function: False)
 
 

@@ -38,8 +38,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("function", nargs="*", metavar="FUNCTION",
                         help="functions to test (default: all functions of the kernel)")
     parser.add_argument("--program", type=Path, metavar="FILE",
-                        help="test the code of this statically linked FreeBSD program, which must "
-                        "have symbols (default: test the kernel)")
+                        help="test the code of this FreeBSD program or shared object (default: "
+                        "test the kernel)")
     parser.add_argument("--arch", choices=sorted(ARCHITECTURES),
                         help="architecture of the instructions (required with --encodings and "
                         "--assemble)")
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
                           _functions(image, arguments.function))
         places, identity, path = surveyed.places, image.identity, image.path
     elif arguments.program is not None:
-        program = ProgramFile(arguments.program)
+        program = ProgramFile(arguments.program, movable=True)
         arch, path = arch_of(program).name, program.path
         if arguments.arch and arguments.arch != arch:
             raise KinstError(f"--arch {arguments.arch}: {path} is for {arch}; leave out --arch")

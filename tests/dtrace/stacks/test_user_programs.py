@@ -39,6 +39,17 @@ def test_relocate_verifies_the_code_of_a_user_program(arch):
         assert refused.returncode == 1 and said in refused.stderr
 
 
+def test_relocate_verifies_the_code_of_a_stripped_shared_object(tmp_path, arch):
+    call = {"amd64": "e800000000", "arm64": "00000094", "riscv64": "ef000000"}[arch]
+    code = bytes.fromhex(call) * 8
+    path = tmp_path / "libx.so"
+    path.write_bytes(Elf(arch=arch, kind=3, symbols_type=11, symbols=[("f", 0x1078, len(code), 2)],
+                         segments=[(0x1078, code, len(code))]).build())
+    result = run("kinst", "relocate", "--program", str(path))
+    assert result.returncode == 0, result.stderr
+    assert "1 distinct encodings, 0 mismatches, 0 unproven" in result.stdout
+
+
 def test_a_program_file_without_usable_symbols_is_refused(tmp_path, arch):
     path = tmp_path / "prog"
     for content, says in ((b"#!/bin/sh", "not an ELF file"), (b"", "is empty"),
