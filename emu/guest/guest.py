@@ -246,6 +246,8 @@ class ProcessMembers:
     :param number: process ID.
     :param flags: word of flags; the bit ``executed`` means that the process has executed a program.
     :param name: name of the program.
+    :param parent: the process that created it.
+    :param space: address space, which a child of vfork(2) shares with its parent.
     """
 
     thread: str
@@ -255,6 +257,8 @@ class ProcessMembers:
     flags: str
     executed: int
     name: str
+    parent: str
+    space: str
 
 
 @dataclass(frozen=True)

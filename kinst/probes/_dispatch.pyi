@@ -74,7 +74,8 @@ class Dispatcher(CodeReader):
         self, table: int, index: int, returns: bool, probe: int, widths: Sequence[int]
     ) -> None: ...
     def use_programs(
-        self, *, process: int, number: int, flags: int, executed: int, name: int
+        self, *, process: int, number: int, flags: int, executed: int, name: int, parent: int,
+        space: int,
     ) -> None: ...
     def add_program(self, process: int, name: bytes, executed: bool) -> int: ...
     def add_in_program(

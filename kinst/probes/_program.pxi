@@ -33,7 +33,10 @@ cdef int program_running(Dispatch *d) noexcept nogil:
         return p.running
     p.turn, p.running = c.turns[0], 0
     if c.thread_word == NULL or not guest_read(
-            c, c.thread_word[0] + p.process, &process, 8) or not guest_read(
+            c, c.thread_word[0] + p.process, &process, 8):
+        return 0
+    process = program_process(d, process)
+    if not guest_read(
             c, process + p.number, &number, 4) or not guest_read(
             c, process + p.flags, &flags, 4) or not guest_read(c, process + p.name, name, COMM):
         return 0
@@ -43,6 +46,22 @@ cdef int program_running(Dispatch *d) noexcept nogil:
             p.running = i + 1
             break
     return p.running
+
+
+cdef uint64_t program_process(Dispatch *d, uint64_t process) noexcept nogil:
+    """Return the process whose program a process executes: for a child of vfork(2), its parent."""
+    cdef Programs *p = &d.programs
+    cdef uint64_t space = 0
+    cdef uint64_t parent = 0
+    cdef uint64_t other = 0
+    cdef int i
+    for i in range(MOST_SHARING):
+        if not (guest_read(d.clock, process + p.space, &space, 8) and
+                guest_read(d.clock, process + p.parent, &parent, 8) and parent and
+                guest_read(d.clock, parent + p.space, &other, 8)) or space != other:
+            break
+        process = parent
+    return process
 
 
 cdef bint program_same_name(const uint8_t *a, const uint8_t *b) noexcept nogil:

@@ -10,6 +10,7 @@ cdef enum:
     PROGRAM_SHIFT = 56
     MAX_LEFT = 64  # maximum number of threads with an incomplete instruction
     COMM = 20  # size of a process's name in bytes
+    MOST_SHARING = 64  # maximum number of processes, each the parent of the next, that share memory
 
 cdef struct Program:
     uint32_t process
@@ -32,6 +33,8 @@ cdef struct Programs:
     uint64_t flags
     uint32_t executed  # process flag: the process has called execve() since its fork()
     uint64_t name
+    uint64_t parent
+    uint64_t space
     # Index of the running program, and the value of ``Clock.turns`` for which the index is valid
     uint64_t turn
     int running

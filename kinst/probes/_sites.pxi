@@ -349,16 +349,18 @@ cdef class ProbeSites(CodeReader):
             t.widths[CALL_ARGUMENTS * index + k] = bits
 
     def use_programs(self, *, uint64_t process, uint64_t number, uint64_t flags, uint32_t executed,
-                     uint64_t name):
+                     uint64_t name, uint64_t parent, uint64_t space):
         """Set the offsets of the members that identify a thread's process.
 
         :param process: offset of the process in the thread.
-        :param number: offset of the process ID in the process; likewise ``flags`` and ``name``.
+        :param number: offset of the process ID in the process; likewise ``flags`` and ``name``,
+            and ``parent`` and ``space``, which point to its parent and its address space.
         :param executed: flag of a process that has executed a program since it was created.
         """
         self.unchanging()
         cdef Programs *p = &self.d.programs
         p.process, p.number, p.flags, p.executed, p.name = process, number, flags, executed, name
+        p.parent, p.space = parent, space
 
     def add_program(self, uint32_t process, bytes name, bint executed):
         """Add a program that a process runs; return the program's number, from 1.

@@ -66,7 +66,8 @@ class ProgramProbes(DeclaredProbes):
                              "yet; let the boot continue first")
         watch_threads(machine)
         self.dispatcher.use_programs(process=found.process, number=found.number, flags=found.flags,
-                                     executed=members.executed, name=found.name)
+                                     executed=members.executed, name=found.name,
+                                     parent=found.parent, space=found.space)
         try:
             self.dispatcher.add_program(program.process, program.name.encode(), program.executed)
         except ValueError as error:

@@ -51,6 +51,8 @@ class ProcessOffsets:
     number: int
     flags: int
     name: int
+    parent: int
+    space: int
 
 
 def offsets(types: Types, members: ProcessMembers) -> ProcessOffsets:
@@ -61,4 +63,4 @@ def offsets(types: Types, members: ProcessMembers) -> ProcessOffsets:
     return ProcessOffsets(
         offset_of(types, members.thread, members.process),
         *(offset_of(types, members.kind, path) for path in (
-            members.number, members.flags, members.name)))
+            members.number, members.flags, members.name, members.parent, members.space)))

@@ -359,6 +359,24 @@ def test_probes_in_shared_objects_fire_as_often_as_a_program_counts(kernel, tmp_
             } == wanted
 
 
+def test_pid_counts_what_a_program_with_threads_children_and_new_code_counts_itself(kernel):
+    """As in FreeBSD, a child of vfork(2), which shares the memory, counts; that of fork(2) not."""
+    source, digests = str(Path(__file__).with_name("counts.c")), []
+    for program in ("pid$target:counts:called:entry,pid$target:counts:called:return "
+                    "{ @[probename, pid - $target] = count(); }", "END { }"):
+        done = run("kdtrace", "-k", kernel, "--base", "--digest", "-qn", program, "-c", source)
+        assert done.returncode == 0, done.stderr
+        assert "called 72 times" in done.stdout and "executed" in done.stdout
+        digests.append([line for line in (done.stdout + done.stderr).splitlines()
+                        if line.startswith("digest")])
+        if "pid" in program:
+            rows = sorted(line.split() for line in done.stdout.splitlines()
+                          if line.strip().startswith(("entry", "return")))
+            assert [(row[0], row[2]) for row in rows] == [
+                ("entry", "67"), ("entry", "5"), ("return", "67"), ("return", "5")]
+    assert digests[0] and digests[0] == digests[1]
+
+
 def test_user_stacks_have_the_names_of_shared_objects_and_their_functions(kernel):
     done = run("kdtrace", "-k", kernel, "--base", "-q", "-n", """
         syscall::write:entry /execname == "ls"/ {

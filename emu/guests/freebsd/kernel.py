@@ -84,7 +84,7 @@ CALL_MEMBERS = CallMembers("struct thread", "td_sa.args", "td_sa.callp", "td_ure
 
 # Members that describe a process, and the flag P_EXEC (sys/sys/proc.h).
 PROCESS_MEMBERS = ProcessMembers("struct thread", "td_proc", "struct proc", "p_pid", "p_flag",
-                                 0x4000, "p_comm")
+                                 0x4000, "p_comm", "p_pptr", "p_vmspace")
 
 # Members with pending signals (sys/signalvar.h), TDA_SIG (sys/proc.h; FreeBSD 15 inserted another
 # constant before it), and SIGSTOP and _SIG_MAXSIG (sys/signal.h).
