@@ -3,6 +3,7 @@
 The entries are converted to the format of .debug_frame, so that one decoder handles both.
 """
 
+import bisect
 import struct
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from dwarf.frames import CIE, MAX_ENTRY, Frames, Rule, decoded
 # DW_EH_PE_*: formats of an address, and what it is relative to (LSB 5.0, core, 10.5.1)
 FORMATS = {0: "<Q", 2: "<H", 3: "<I", 4: "<Q", 10: "<h", 11: "<i", 12: "<q"}
 ABSOLUTE, RELATIVE = 0, 0x10  # relative to the place of the address itself
-MOST_ENTRIES = 1 << 20
+MOST_ENTRIES, MOST_CIES = 1 << 20, 1 << 12
 MASK = (1 << 64) - 1
 MOST_BYTES = 1 << 16  # maximum size of an entry in bytes (in programs: up to 10,000)
 MOST_DIGITS = 10  # maximum length of a LEB128 number in bytes
@@ -44,6 +45,7 @@ class EhFrames(Frames):
 
     def __init__(self, section: bytes, address: int) -> None:
         super().__init__(b"")
+        self.name = ".eh_frame"
         self._section, self._address = section, address
         self._cies: dict[int, Cie] = {}
         at = 0
@@ -58,7 +60,9 @@ class EhFrames(Frames):
                 back = struct.unpack_from("<I", section, at + 4)[0]
                 if back:
                     cie = at + 4 - back
-                    low, size, _data = self._range(at + 8, self._cie(cie))
+                    low, size, data = self._range(at + 8, self._cie(cie))
+                    if data > end:
+                        raise ValueError("the length of an entry is wrong")
                     self._entries.append((low, low + size, at, end, cie))
                 at = end
         except DAMAGE as error:
@@ -68,6 +72,13 @@ class EhFrames(Frames):
     def ranges(self) -> list[tuple[int, int]]:
         """Return the first address of each function and that after its last one, sorted."""
         return [(low, high) for low, high, *_places in self._entries]
+
+    def range_at(self, address: int) -> tuple[int, int] | None:
+        """Return the first address of the function at an address and that after its last one."""
+        at = bisect.bisect_right(self._entries, (address, 1 << 64)) - 1
+        if at < 0 or not self._entries[at][0] <= address < self._entries[at][1]:
+            return None
+        return self._entries[at][:2]
 
     def _range(self, at: int, cie: Cie) -> tuple[int, int, int]:
         """Return the first address and the size of an FDE's code, and where its data begins."""
@@ -83,6 +94,8 @@ class EhFrames(Frames):
 
     def _cie(self, at: int) -> Cie:
         if at not in self._cies:
+            if len(self._cies) >= MOST_CIES:
+                raise ValueError(f"there are more than {MOST_CIES} CIEs")
             self._cies[at] = self._read_cie(at)
         return self._cies[at]
 
@@ -93,9 +106,9 @@ class EhFrames(Frames):
         end = at + 4 + length
         if kind or version not in (1, 3) or length > MAX_ENTRY or end > len(self._section):
             raise ValueError("an FDE does not refer to a CIE")
-        cie = self._section[:end]
-        stop = cie.index(b"\0", at + 9)
-        letters = cie[at + 9 : stop]
+        cie = self._section[at:end]
+        stop = cie.index(b"\0", 9)
+        letters = cie[9:stop]
         numbers = stop + 1
         _code, after = _leb(cie, numbers)
         _data, after = _leb(cie, after)
@@ -116,7 +129,7 @@ class EhFrames(Frames):
         elif letters:
             raise ValueError(f"augmentation {letters!r} is not supported")
         content = struct.pack("<IBB", CIE, 1, 0) + cie[numbers:after] + bytes((returns,)) + (
-            cie[body:end])
+            cie[body:])
         return Cie(struct.pack("<I", len(content)) + content, pointers, letters.startswith(b"z"),
                    b"S" in letters)
 

@@ -1,7 +1,8 @@
 """Call frame information: how to restore the registers of a function's caller (DWARF 5, 6.4).
 
 The section is searched here, because a kernel's has 60,000 entries; pyelftools decodes only the
-entry that covers an address.
+entry that covers an address.  It copies the rules of all registers for each row, so the product of
+both is limited.
 """
 
 import bisect
@@ -15,6 +16,8 @@ from elftools.dwarf.structs import DWARFStructs
 from dwarf.debug_file import DAMAGE, DebugDataError
 
 CIE = 0xFFFFFFFF  # CIE_id: marks an entry as a CIE instead of an FDE
+MOST_RULES = 1 << 18  # maximum number of instructions of an entry, times that of their operands
+MOST_ROWS = 1 << 12  # maximum number of cached entries
 MAX_ENTRY = 1 << 12  # maximum size of an entry in bytes (in kernels: up to 1,000)
 
 
@@ -39,11 +42,13 @@ class Rule:
 
 
 class Frames:
-    """Call frame information of a kernel.
+    """Call frame information in .debug_frame.
 
-    :param section: contents of .debug_frame.
+    :param section: its contents.
     :raises DebugDataError: if the section is damaged.
     """
+
+    name = ".debug_frame"
 
     def __init__(self, section: bytes) -> None:
         self._section = section
@@ -113,10 +118,12 @@ class Frames:
             return [], 0
         offset = self._entries[at][2]
         if offset not in self._rows:
+            if len(self._rows) >= MOST_ROWS:
+                self._rows.clear()
             try:
                 self._rows[offset] = self._decode(*self._entries[at][2:])
             except DAMAGE as error:
-                raise DebugDataError(f"damaged .debug_frame at {offset:#x}: {error}") from None
+                raise DebugDataError(f"damaged {self.name} at {offset:#x}: {error}") from None
         return self._rows[offset], self._entries[at][1]
 
     def _decode(self, at: int, end: int, cie: int) -> list[tuple[int, Rule | None]]:
@@ -144,6 +151,10 @@ def decoded(content: bytes, interrupted: bool = False) -> list[tuple[int, Rule |
     entry = info.get_entries()[-1]
     if not isinstance(entry, FDE):
         raise ValueError("the entry is not an FDE")
+    instructions = [*entry.cie.instructions, *entry.instructions]
+    registers = {one.args[0] for one in instructions if one.args and isinstance(one.args[0], int)}
+    if len(instructions) * len(registers) > MOST_RULES:
+        raise ValueError(f"it describes more than {MOST_RULES} values of registers")
     returns = int(entry.cie["return_address_register"])
     rows: list[tuple[int, Rule | None]] = []
     for row in entry.get_decoded().table:

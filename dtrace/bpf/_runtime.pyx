@@ -596,7 +596,11 @@ cdef class Runtime:
         cdef int n
         kind, step, to.called = self.host_steps(pc, is_return)
         to.how, to.link, to.base = kind, -1, self.m.walker.sp
+        if kind == 0:
+            return False
         if kind == STEP_SIGNAL:
+            if not -1 << 31 <= step.offset < 1 << 31:
+                return False
             to.offset = step.offset
         if kind != STEP_ON and kind != STEP_GUESS:
             return True

@@ -228,6 +228,8 @@ cdef int64_t user_stack(Machine *m, uint64_t number, uint8_t *to, uint64_t most)
             continue
         sp = user_value(m, &u, w.sp)
         frame = user_value(m, &u, s.base) + <uint64_t><int64_t>s.offset
+        if frame > USER_ADDRESS:
+            break
         if s.how == STEP_SIGNAL:
             saved, count = w.signal, w.signal_count
         else:
@@ -235,7 +237,8 @@ cdef int64_t user_stack(Machine *m, uint64_t number, uint8_t *to, uint64_t most)
             if frame < sp or s.above and frame == sp:
                 break
         for k in range(count):
-            if not word_at(m, frame + <uint64_t><int64_t>saved[k].offset, saved[k].size, &then[k]):
+            if frame + <uint64_t><int64_t>saved[k].offset > USER_ADDRESS or not word_at(
+                    m, frame + <uint64_t><int64_t>saved[k].offset, saved[k].size, &then[k]):
                 return <int64_t>n
         back = user_value(m, &u, s.link) if s.link >= 0 else 0
         for k in range(count):

@@ -359,18 +359,16 @@ class GuestState(ABC):
 
         def word(address: int) -> int | None:
             try:
-                return self._number(address)
+                return self._number(address) if address <= ADDRESS else None
             except RuntimeFault:
                 return None
 
-        try:
-            values = {name: self._user_register(name) for name in (*arch.dwarf_registers, arch.pc)
-                      if name}
-        except RuntimeFault:
-            return []
-        registers = {name: value for name, value in values.items() if value is not None}
-        if arch.pc not in registers:
-            return []
+        registers = {}
+        for name in filter(None, (*arch.dwarf_registers, arch.pc)):
+            try:
+                registers[name] = self._user_register(name) or 0
+            except RuntimeFault:
+                registers[name] = 0
         number = self.program_number(self._execname())
         return walk(registers[arch.pc], registers, arch,
                     lambda pc, is_return: self.user_step(frame_word(number, pc), is_return),

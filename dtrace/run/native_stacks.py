@@ -8,6 +8,7 @@ from dtrace.d.language.identifiers import HOSTED_NUMBERS
 from dtrace.run.kernel import CALLER, INSTRUCTION, MARKS
 from dtrace.stacks.frame_step import FrameStep
 from dtrace.stacks.stack import Stacks, trap_step
+from dtrace.stacks.user_steps import UserStep
 from emu.machine.machine import Machine
 from kinst.relocation.trap import TRAPS
 
@@ -15,7 +16,7 @@ Steps = tuple[int, FrameStep | None, bool]
 
 
 def walk_kernel(runtime: Runtime, machine: Machine, stacks: Callable[[], Stacks],
-                user_step: Callable[[int, bool], Steps], marked: bool) -> None:
+                user_step: Callable[[int, bool], UserStep], marked: bool) -> None:
     """Let a runtime walk kernel stacks natively.
 
     :param stacks: returns the stack walker that computes the steps between frames.
@@ -31,7 +32,8 @@ def walk_kernel(runtime: Runtime, machine: Machine, stacks: Callable[[], Stacks]
 
     def step(pc: int, is_return: bool) -> Steps:
         if programs and not pc >> 63:
-            return user_step(pc, is_return)
+            found = user_step(pc, is_return)
+            return (found.kind if found.kept else 0), found.step, found.called
         if not image.holds_code(pc):
             # A return address outside the kernel ends the stack; the host handles other addresses.
             return StepKind.OUTSIDE, None, False

@@ -71,7 +71,7 @@ def record_step(arch: Arch) -> FrameStep:
 
 def _by_rule(arch: Arch, rule: Rule, is_return: bool) -> FrameStep | None:
     known = arch.dwarf_registers
-    if rule.ends:
+    if rule.ends or rule.interrupted:  # interrupted code is found by the kernel's types
         return None
     saved = [(known[number], offset, 8) for number, offset in rule.saved.items()
              if number < len(known) and known[number]]
@@ -81,7 +81,7 @@ def _by_rule(arch: Arch, rule: Rule, is_return: bool) -> FrameStep | None:
         return None
     link = "" if rule.returns in rule.saved else arch.link or ""
     return FrameStep(known[rule.base], rule.offset, tuple(saved), link,
-                     above=is_return and not rule.interrupted, trap=rule.interrupted)
+                     above=is_return)
 
 
 def _followed(follower: FrameFollower, function: Symbol, pc: int, prologue: bool

@@ -95,6 +95,10 @@ class UserPrograms:
             self.changes += 1
         return number
 
+    def belongs_to_one(self, word: int) -> bool:
+        """Return whether a stack word belongs to one process, and not to all with a name."""
+        return word >> 48 in self._mapped
+
     def is_frame(self, word: int) -> bool:
         """Return whether a stack word is a frame of a user program."""
         return 0 < word >> 48 < len(self._names)
@@ -105,9 +109,9 @@ class UserPrograms:
         :param is_return: whether the address is a return address.  If a function ends with a call,
             it is the address of the next function.
         """
-        function, moved = self._function(word - is_return)
-        if word in self.trampolines:
+        if word in self.trampolines and self.place(word) is None:
             return f"{self.name(word)}`{TRAMPOLINE}"
+        function, moved = self._function(word - is_return)
         if function is None:
             return f"{self.name(word)}`{word & ADDRESS:#x}"
         suffix, inside = "", (word & ADDRESS) - moved - function.address
@@ -156,7 +160,10 @@ class UserPrograms:
         number = word >> 48
         try:
             if number not in self._mapped:
-                return (self.file(self._names[number]), 0) if number < len(self._names) else None
+                if number >= len(self._names):
+                    return None
+                program = self.file(self._names[number])
+                return (program, 0) if program.holds(word & ADDRESS) else None
             mapped = self._mapped_at(word)
             if mapped is None:
                 return None

@@ -1,7 +1,7 @@
 """Steps from the code of a user program to its caller.
 
-The call frame information of the program's file describes them; where there is none, the code
-itself is followed, and where the file is unknown, too, the chain of frame records.
+The call frame information of the program's file describes them.  Code without it is followed from
+the start of its function, or to its end.  Where neither is possible, the frame record is used.
 """
 
 from collections.abc import Callable
@@ -10,18 +10,21 @@ from typing import NamedTuple
 from dtrace.bpf.layout import StepKind
 from dtrace.stacks.frame_step import FrameStep, find_step, record_step
 from dtrace.stacks.user_programs import ADDRESS, UserPrograms
+from dwarf.debug_file import DebugDataError
 from dwarf.eh_frames import EhFrames
 from emu.arch.arch import Arch
 from emu.elf.program import ProgramFile
 from emu.elf.symbols import Symbol
 from emu.host.errors import ImageError, KinstError
+from kinst.code.convention import CONVENTIONS
 from kinst.code.frame import FrameFollower
 from kinst.code.stack_effect import STACK_EFFECTS
 from kinst.relocation.trap import GuestTrap
 
 MOST_STEPS = 1 << 16  # maximum number of cached steps
 MOST_TRAMPOLINES = 1 << 12  # maximum number of stack words that are remembered
-PLT, PLT_ENTRY, LONGEST = ".plt", 16, 16  # sizes in bytes: an entry, the longest instruction
+PLT = ".plt"  # section with the procedure linkage table
+LONGEST = 16  # maximum length of an instruction in bytes
 WORD, MASK = 8, (1 << 64) - 1
 
 
@@ -30,20 +33,25 @@ class UserStep(NamedTuple):
 
     :param kind: ``ON``, ``GUESS`` and ``SIGNAL`` have a step; ``RECORD`` follows the frame record.
     :param called: whether the instruction before the address is a call.
+    :param kept: whether the step is the same for each process with the number in the stack word.
     """
 
     kind: StepKind
     step: FrameStep | None
     called: bool
+    kept: bool = True
+
+
+DAMAGED = UserStep(StepKind.RECORD, None, True)
 
 
 class UserSteps:
     """Finder of steps, with a cache.
 
-    :param trampoline: returns the first and the last address of the code to which signal handlers
-        of the running process return, and the step from there, given by how many bytes the code
+    :param trampoline: returns the first address of the code to which signal handlers of the running
+        process return, the address after it, and the step from there, given by how many bytes it
         has lowered the stack pointer; None: unknown.
-    :param read: reads code of the running process; returns fewer bytes where no memory is mapped.
+    :param read: reads code of the running process; returns no bytes where no memory is mapped.
     """
 
     def __init__(self, arch: Arch, trap: GuestTrap, programs: UserPrograms,
@@ -53,7 +61,7 @@ class UserSteps:
         self._trampoline, self._read = trampoline, read
         self._follower = FrameFollower(arch, trap, read, lambda _address: False)
         self._steps: dict[tuple[int, bool], UserStep] = {}
-        self._codes: dict[ProgramFile, FileSteps] = {}
+        self._codes: dict[ProgramFile, FileSteps | None] = {}  # None: it is damaged
         self._changes = programs.changes
 
     def step(self, word: int, is_return: bool) -> UserStep:
@@ -62,32 +70,40 @@ class UserSteps:
             self._changes = self._programs.changes
             self._steps.clear()
         key = word, is_return
-        if key not in self._steps:
-            self._steps[key] = self._find(word, is_return)
-        return self._steps[key]
+        if key in self._steps:
+            return self._steps[key]
+        found = self._find(word, is_return)
+        if found.kept:
+            self._steps[key] = found
+        return found
 
     def _find(self, word: int, is_return: bool) -> UserStep:
         place = self._programs.place(word)
         if place is None:
             return self._outside(word, is_return)
         file, moved = place
-        try:
-            if file not in self._codes:
+        if file not in self._codes:
+            try:
                 self._codes[file] = FileSteps(self._arch, self._trap, file)
-            return self._codes[file].step((word & ADDRESS) - moved, is_return)
-        except KinstError:
-            return UserStep(StepKind.RECORD, None, True)
+            except KinstError:
+                self._codes[file] = None
+        code = self._codes[file]
+        try:
+            return DAMAGED if code is None else code.step((word & ADDRESS) - moved, is_return)
+        except DebugDataError:  # this entry is damaged
+            return DAMAGED
 
     def _outside(self, word: int, is_return: bool) -> UserStep:
         """Return the step from code that is in no known file."""
-        known, pc = self._trampoline(), word & ADDRESS
+        known, pc, kept = self._trampoline(), word & ADDRESS, self._programs.belongs_to_one(word)
         if known is not None and known[0] <= pc < known[1]:
             begin, _end, step = known
             if len(self._programs.trampolines) < MOST_TRAMPOLINES:
                 self._programs.trampolines.add(word)
             lowered = lowered_by(self._arch, self._trap, self._read, begin, pc)
-            return UserStep(StepKind.SIGNAL, step(lowered), True)
-        return UserStep(StepKind.RECORD, None, is_return and self._follower.follows_call(pc))
+            return UserStep(StepKind.SIGNAL, step(lowered), True, kept)
+        called = is_return and self._follower.follows_call(pc)
+        return UserStep(StepKind.RECORD, None, called, kept)
 
 
 class FileSteps:
@@ -98,7 +114,7 @@ class FileSteps:
 
     def __init__(self, arch: Arch, trap: GuestTrap, file: ProgramFile) -> None:
         self._arch, self._trap, self._file = arch, trap, file
-        self._frames = EhFrames(*file.call_frames())
+        self._frames, self._plt = EhFrames(*file.call_frames()), file.section_range(PLT)
         self._follower = FrameFollower(arch, trap, self._code, self._function_begins)
 
     def step(self, pc: int, is_return: bool) -> UserStep:
@@ -106,12 +122,14 @@ class FileSteps:
 
         :raises DebugDataError: if the call frame information is damaged.
         """
+        known = self._arch.dwarf_registers
         rule = self._frames.rule(pc - is_return)
-        function = self._file.symbols.function_at(pc - is_return)
+        if rule is not None and not (rule.base < len(known) and known[rule.base]):
+            rule = None
+        function = self._function(pc - is_return)
         called = is_return and self._follower.follows_call(pc)
-        begin, end = self._file.section_range(PLT)
-        if rule is None and not is_return and begin <= pc < end:
-            return UserStep(StepKind.GUESS, self._in_plt(begin, pc), called)
+        if rule is None and not is_return and self._plt[0] <= pc < self._plt[1]:
+            return UserStep(StepKind.GUESS, self._in_plt(pc), called)
         step = find_step(self._arch, self._follower, pc, is_return, rule, function,
                          function is not None and function.address == pc)
         if step is None:
@@ -126,19 +144,24 @@ class FileSteps:
         return UserStep(StepKind.GUESS, FrameStep(frame.base, frame.offset, tuple(
             (register, at, WORD) for register, at in frame.saved), frame.link), called)
 
-    def _in_plt(self, begin: int, pc: int) -> FrameStep:
-        """Return the step from the procedure linkage table, which has no frame of its own.
-
-        Each entry jumps to a function, or pushes an argument and jumps to the first entry.
-        """
-        arch = self._arch
-        size = PLT_ENTRY if arch.link is None else 2 * PLT_ENTRY  # of the first entry
-        entry = begin if pc < begin + size else pc - (pc - begin) % PLT_ENTRY
+    def _in_plt(self, pc: int) -> FrameStep:
+        """Return the step from the procedure linkage table, which has no frame of its own."""
+        arch, begin, table = self._arch, self._plt[0], CONVENTIONS[self._arch.name].linkage
+        first = pc < begin + table.first
+        entry = begin if first else pc - (pc - begin - table.first) % table.entry
         lowered = lowered_by(arch, self._trap, self._code, entry, pc)
+        if first:
+            lowered += table.pushed
         if arch.link is not None:
             return FrameStep(arch.sp, lowered, (), arch.link)
-        lowered += WORD if entry != begin else 2 * WORD
-        return FrameStep(arch.sp, lowered, ((arch.pc, -WORD, WORD),))
+        return FrameStep(arch.sp, lowered + WORD, ((arch.pc, -WORD, WORD),))
+
+    def _function(self, address: int) -> Symbol | None:
+        """Return the function at an address, without a name if only its frames are described."""
+        function = self._file.symbols.function_at(address)
+        described = None if function is not None else self._frames.range_at(address)
+        return function if described is None else Symbol(
+            "", described[0], described[1] - described[0], 0)
 
     def _code(self, address: int, size: int) -> bytes:
         while size:
@@ -149,8 +172,10 @@ class FileSteps:
         return b""
 
     def _function_begins(self, address: int) -> bool:
-        function = self._file.symbols.function_at(address)
-        return function is not None and function.address == address
+        """Return whether a jump to an address is a tail call."""
+        function = self._function(address)
+        return self._plt[0] <= address < self._plt[1] or (
+            function is not None and function.address == address)
 
 
 def lowered_by(arch: Arch, trap: GuestTrap, read: Callable[[int, int], bytes], begin: int, pc: int
@@ -181,7 +206,7 @@ def walk(pc: int, registers: dict[str, int], arch: Arch, steps: Callable[[int, b
     registers = dict(registers)
     is_return, guessed = returned, False
     while 0 < pc <= ADDRESS and len(addresses) < most:
-        kind, step, called = steps(pc, is_return)
+        kind, step, called, _kept = steps(pc, is_return)
         if guessed and not called:
             break
         addresses.append(pc)
@@ -204,6 +229,8 @@ def walk(pc: int, registers: dict[str, int], arch: Arch, steps: Callable[[int, b
             registers |= {register: outer, arch.sp: frame + max(0, WORD + returns)}
             continue
         frame = registers[step.base] + step.offset & MASK
+        if frame > ADDRESS:
+            break
         if not step.trap and (frame < registers[arch.sp] or (step.above and
                               frame == registers[arch.sp])):
             break

@@ -72,6 +72,11 @@ class ProgramFile:
                 if one.kind == PT_LOAD
                 and one.offset & -PAGE <= offset < one.offset + one.in_file]
 
+    def holds(self, address: int) -> bool:
+        """Return whether an address, before the file is moved, is in one of its segments."""
+        return any(one.kind == PT_LOAD and 0 <= address - one.virtual < one.in_memory
+                   for one in self._file.segments)
+
     @property
     def begins(self) -> int:
         """Address of the page with the first segment, before the file is moved."""

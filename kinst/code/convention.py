@@ -29,6 +29,20 @@ MAX_MEMBERS = 4096  # maximum number of members of a structure and its nested st
 
 
 @dataclass(frozen=True)
+class Linkage:
+    """Procedure linkage table: small pieces of code through which a program calls other objects.
+
+    :param first: size in bytes of the first entry, to which the others jump.
+    :param entry: size of the others.
+    :param pushed: bytes that they have pushed then.
+    """
+
+    first: int
+    entry: int
+    pushed: int
+
+
+@dataclass(frozen=True)
 class Convention:
     """C calling convention of an architecture, except for floating-point arguments.
 
@@ -45,6 +59,7 @@ class Convention:
     :param result_first: whether the address of a result in memory is passed as an additional first
         argument; otherwise a separate register holds it.
     :param preserved: registers with the same value after a call as before it.
+    :param linkage: the procedure linkage table of programs.
     """
 
     registers: tuple[str, ...]
@@ -56,6 +71,7 @@ class Convention:
     packed_in_memory: bool
     result_first: bool
     preserved: frozenset[str]
+    linkage: Linkage
 
 
 CONVENTIONS: Parts[Convention] = Parts("kinst.{}.convention", "CONVENTION")

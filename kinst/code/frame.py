@@ -19,6 +19,7 @@ from kinst.relocation.trap import GuestTrap
 from kinst.relocation.verdict import ConditionalJump, Jump, Verdict
 
 MOST = 64  # maximum number of instructions in a prologue or epilogue
+MOST_BODY = 4096  # maximum number of instructions of a function before the one in question
 WORD = 8
 LONGEST = 16  # maximum length of an instruction in bytes
 LONGEST_CALL = 9  # the same for a call
@@ -70,11 +71,11 @@ class FrameFollower:
             if not length or len(code) < length:
                 return None
             if self._trap.instructions.is_return(code):
-                return state.frame()
+                return self._known(state.frame())
             target = self._trap.instructions.jump_target(before, verdict)
             if target is not None:
                 if not function.address <= target < function.address + function.size:
-                    return state.frame() if self._starts(target) else None  # tail call
+                    return self._known(state.frame()) if self._starts(target) else None
                 address, before = target, verdict
                 continue
             if not isinstance(verdict, ConditionalJump):
@@ -98,7 +99,9 @@ class FrameFollower:
         if table.links(table.classify(self._read(address, LONGEST), address)[1]) is not False:
             return None
         at, before = function.address, None
-        while at < address:
+        for _ in range(MOST_BODY):
+            if at >= address:
+                break
             code = self._read(at, LONGEST)
             length, before = table.classify(code, at)
             if not length or len(code) < length:
@@ -140,19 +143,27 @@ class FrameFollower:
             return CodeFrame(arch.sp, lowered, tuple(saved.items()), arch.link)
         return self._pushed(lowered, saved)
 
+    def _known(self, frame: CodeFrame | None) -> CodeFrame | None:
+        """Return a frame if its caller's registers are general registers, and otherwise None."""
+        general = {*self._arch.dwarf_registers, self._arch.pc}
+        if frame is None or not {frame.base, *(name for name, _at in frame.saved)} <= general:
+            return None
+        return frame
+
     def in_body(self, function: Symbol, address: int, is_return: bool) -> CodeFrame | None:
         """Return the frame at an instruction after a prologue, or None if it is unknown.
 
-        The stack pointer must be what the prologue made it, which ends at the first jump or call;
-        there is no frame if the prologue makes a frame record, or changes the stack pointer in
-        another way.
+        The stack pointer must be what the prologue made it, which ends at the first jump or call.
+        None: the function makes a frame record, lowers the stack pointer after its prologue, too,
+        or changes it in another way.
 
         :param is_return: whether the address is a return address.
         """
         arch, at, lowered = self._arch, function.address, 0
         preserved = CONVENTIONS[arch.name].preserved | {arch.link}
         saved, changed = dict[str, int](), set[str]()
-        for _ in range(MOST):
+        prologue = True
+        for _ in range(MOST_BODY):
             if at >= address:
                 break
             code = self._read(at, LONGEST)
@@ -160,10 +171,16 @@ class FrameFollower:
             code = code[:length]
             if not length or len(code) < length:
                 return None
-            if self._ends(verdict, code):
-                break
+            prologue = prologue and not self._ends(verdict, code)
             change = self._stack_effect(code)
-            if change.base or arch.sp in change.lost or self._makes_record(code, at):
+            if self._makes_record(code, at):
+                return None
+            if not prologue:
+                if change.change < 0:
+                    return None
+                at += length
+                continue
+            if change.base or arch.sp in change.lost:
                 return None
             for register, offset in change.saves:
                 if register in preserved and register not in changed:
@@ -171,6 +188,8 @@ class FrameFollower:
             changed |= change.lost
             lowered -= change.change
             at += length
+        if at != address:
+            return None
         if arch.link is None:
             return self._pushed(lowered, saved)
         if arch.link in saved:
@@ -200,8 +219,8 @@ class FrameFollower:
         for size in range(2, LONGEST_CALL + 1):
             code = self._read(address - size, size)
             length, verdict = table.classify(code, address - size)
-            if length == size == len(code) and (table.call_target(None, verdict) is not None
-                                   or table.links(verdict)):
+            if length == size == len(code) and (
+                    table.call_target(None, verdict) is not None or table.links(verdict)):
                 return True
         return False
 

@@ -57,12 +57,24 @@ from kinst_emu.terminal.json_lines import JsonLines
 from kinst_emu.terminal.terminal import parse_size, show_byte
 from kinst_emu.trace_page.collected import Collected
 
-# Words before the name of a program in a shell command: operators and variables
-BEFORE_PROGRAM = re.compile(r"[();<>|&{}!]+|[A-Za-z_][A-Za-z_0-9]*=.*", re.DOTALL)
+# Words before the name of a program in a shell command: operators, keywords and variables
+BEFORE_PROGRAM = re.compile(
+    r"[();|&{}!]+|if|then|while|until|do|exec|command|[A-Za-z_][A-Za-z_0-9]*=.*", re.DOTALL)
+REDIRECTION = re.compile(r"(?<!\S)\d?(?:<>|>>|[<>]&?)\s*[^\s;|&()<>]+")
 IDLE = ("nothing to run; give a call, like: -c 'strlen(\"hello\")', a command, like: -c '$ ls', or "
         "-c boot")
 PERIOD = 0.25  # seconds between checks for new firings
 NEWLINE = 0x0A
+
+
+def first_program(command: str) -> str:
+    """Return the name of the first program that a shell command runs, or "" if there is none."""
+    words = shlex.shlex(REDIRECTION.sub(" ", command), posix=True, punctuation_chars=True)
+    words.whitespace_split, words.commenters = True, ""
+    try:
+        return next((Path(word).name for word in words if not BEFORE_PROGRAM.fullmatch(word)), "")
+    except ValueError:  # a quotation mark is missing
+        return ""
 
 
 class TracedKernel:
@@ -171,13 +183,7 @@ class TracedKernel:
             typed = b"".join(event.value for event in self.player.recording.inputs
                              if event.kind == TYPE and not event.name)
             command = (typed.splitlines() or [b""])[0].decode("utf-8", "replace")
-        words = shlex.shlex(command, posix=True, punctuation_chars=True)
-        words.whitespace_split, words.commenters = True, ""
-        try:
-            return next((Path(word).name for word in words if not BEFORE_PROGRAM.fullmatch(word)),
-                        "")
-        except ValueError:  # a quotation mark is missing
-            return ""
+        return first_program(command)
 
     def _in_advance(self) -> None:
         """Run the command; its output is not shown."""

@@ -113,6 +113,30 @@ def test_a_damaged_section_is_refused(content, why):
         EhFrames(content, ADDRESS)
 
 
+def test_functions_are_found_by_their_addresses():
+    frames = EhFrames(section(size=16), ADDRESS)
+    assert frames.ranges() == [(CODE, CODE + 16)] == [frames.range_at(CODE + 15)]
+    assert frames.range_at(CODE - 1) is None and frames.range_at(CODE + 16) is None
+
+
+def test_an_entry_with_many_rows_of_many_registers_is_refused():
+    """pyelftools would copy the rules of all registers for each row."""
+    rules = b"".join(b"\x05" + bytes((n & 0x7F | 0x80, n >> 7)) + b"\x01" for n in range(2000))
+    content = section(code=rules + b"\x41" * 8000)
+    assert len(content) < 1 << 15
+    with pytest.raises(DebugDataError, match=r"damaged \.eh_frame at .*values of registers"):
+        EhFrames(content, ADDRESS).rule(CODE)
+
+
+def test_many_cies_are_refused():
+    content = b""
+    for _ in range(5000):
+        content += cie()
+        content += fde(len(content), len(content) - len(cie()))
+    with pytest.raises(DebugDataError, match="more than 4096 CIEs"):
+        EhFrames(content, ADDRESS)
+
+
 @given(st.data())
 def test_every_damaged_section_is_read_or_refused(data):
     content = bytearray(section(cie(b"zPLR", struct.pack("<BQBB", 0, 77, 0x1B, RELATIVE_32)),

@@ -119,8 +119,9 @@ def frames_of(arch, low=FIRST, size=0x40, **options):
 
 def test_call_frame_information_describes_the_caller():
     process = Process("amd64", b"\x90" * 4 + CALL["amd64"], frames_of("amd64"))
-    assert process.step(FIRST) == (StepKind.ON, FrameStep("rsp", 8, (("rip", -8, 8),)), False)
-    kind, step, called = process.step(FIRST + 9, True)
+    assert process.step(FIRST) == (
+        StepKind.ON, FrameStep("rsp", 8, (("rip", -8, 8),)), False, True)
+    kind, step, called, _kept = process.step(FIRST + 9, True)
     assert kind == StepKind.ON and called and step.above
     assert (step.base, step.offset) == ("rsp", 16)
     assert dict((name, at) for name, at, _size in step.saved) == {"rip": -8, "rbp": -16}
@@ -140,16 +141,16 @@ def test_code_without_call_frame_information_is_followed(arch):
     assert body.kind == StepKind.GUESS and body.step.base == process.arch.sp
     assert body.step.offset == 32
     assert process.step(FIRST).kind == StepKind.GUESS  # the first instruction
-    assert process.step(FIRST + len(code)).kind == StepKind.RECORD  # behind the function
+    assert process.step(FIRST + len(code)).kind == StepKind.RECORD  # after the function
 
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_outside_files_only_words_after_a_call_are_return_addresses(arch):
     process = Process(arch, b"\x90", outside=CALL[arch] + bytes(8))
     end = 0x5000 + len(CALL[arch])
-    assert process.at(end, True) == (StepKind.RECORD, None, True)
-    assert process.at(end + 4, True) == (StepKind.RECORD, None, False)
-    assert process.at(0x4000, True) == (StepKind.RECORD, None, False)
+    assert process.at(end, True) == (StepKind.RECORD, None, True, True)
+    assert process.at(end + 4, True) == (StepKind.RECORD, None, False, True)
+    assert process.at(0x4000, True) == (StepKind.RECORD, None, False, True)
 
 
 @pytest.mark.parametrize("arch", ARCHES)
@@ -162,16 +163,55 @@ def test_a_signal_handler_returns_to_the_interrupted_code(arch):
     process = Process(arch, b"\x90", trampoline=(0x5000, 0x5020, step),
                       outside=bytes.fromhex("ff54241090 6a0090" if arch == "amd64" else "00" * 32))
     word = frame_word(process.number, 0x5004)
-    assert process.at(0x5004, True) == (StepKind.SIGNAL, step(0), True)
+    assert process.at(0x5004, True) == (StepKind.SIGNAL, step(0), True, True)
     assert process.programs.line(word) == "p`<signal handler called>"
     if arch == "amd64":  # the trampoline has pushed a word
-        assert process.at(0x5007) == (StepKind.SIGNAL, step(8), True)
+        assert process.at(0x5007) == (StepKind.SIGNAL, step(8), True, True)
     assert process.at(0x5020, True).kind == StepKind.RECORD
+
+
+def test_a_rule_with_a_register_that_is_not_general_counts_as_none():
+    process = Process("amd64", b"\x90", frames_of("amd64", code=b"\x0c\x20\x08"))  # CFA = r32 + 8
+    assert process.step(FIRST).kind == StepKind.GUESS
+
+
+def test_a_signal_frame_of_a_file_ends_the_stack():
+    common = test_eh_frames.cie(b"zRS", bytes((0,)))
+    frames = common + test_eh_frames.fde(len(common), 0, low=FIRST,
+                                         encoding=test_eh_frames.ABSOLUTE)
+    assert Process("amd64", b"\x90", frames).step(FIRST).kind == StepKind.LAST
+
+
+def test_without_symbols_a_described_function_is_followed_like_one_with_a_name():
+    # sub sp, 16; str x30, [sp]; nop; ldr x30, [sp]; add sp, 16; ret, as clang describes it
+    code = bytes.fromhex("ff4300d1 fe0300f9 1f2003d5 fe0340f9 ff430091 c0035fd6")
+    common = test_eh_frames.cie(b"zR", bytes((0,)), code=b"\x0c\x1f\0")  # CFA = sp
+    frames = common + test_eh_frames.fde(
+        len(common), 0, low=FIRST, size=24, encoding=test_eh_frames.ABSOLUTE,
+        code=b"\x44\x0e\x10\x44\x9e\x02")  # 4 later CFA = sp + 16, 4 later x30 at CFA - 16
+    process = Process("arm64", code, frames, symbols=[("other", FIRST + 0x80, 4, 2)])
+    body = process.step(FIRST + 8).step
+    assert body.offset == 16 and body.saved[-1] == ("pc", -16, 8)
+    last = process.step(FIRST + 20).step
+    assert (last.base, last.offset, last.link) == ("sp", 0, "x30")
+
+
+def test_the_trampoline_of_a_program_with_a_known_file_is_found(tmp_path):
+    path = tmp_path / "p"
+    path.write_bytes(Elf(symbols=[("f", 0x1000, 1, 2)]).build())
+    step = FrameStep("rsp", 0, (("rip", 72, 8),), trap=True)
+    programs = UserPrograms({"p": path})
+    steps = UserSteps(AMD64, TRAPS["amd64"], programs, lambda: (0x5000, 0x5020, lambda _n: step),
+                      lambda _address, _size: b"")
+    found = steps.step(programs.frame("p", 0x5004), True)
+    # Another process with this name may have other code there.
+    assert found == (StepKind.SIGNAL, step, True, False)
+    assert steps.step(programs.frame("p", 0x1000), False).kept
 
 
 def test_a_damaged_file_leaves_its_frames_to_the_records():
     process = Process("amd64", b"\x90", frames_of("amd64")[:-3])
-    assert process.step(FIRST) == (StepKind.RECORD, None, True)
+    assert process.step(FIRST) == (StepKind.RECORD, None, True, True)
 
 
 def test_steps_are_found_again_when_a_process_maps_more_files():

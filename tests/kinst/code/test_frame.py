@@ -173,6 +173,33 @@ def test_in_a_body_the_frame_is_the_one_that_the_prologue_made(arch, wanted, is_
         assert walk.in_body(function, place, is_return) == wanted
 
 
+# Functions that branch before their prologue: test or cbz, then the prologue, and a nop.
+WRAPPED = {
+    "amd64": ["7401", "90", "53", "90"], "arm64": ["400000b4", "fd7bbfa9", "1f2003d5"],
+    "riscv64": ["11c1", "4111", "06e4", "0100"],
+}
+
+
+@pytest.mark.parametrize("arch", WRAPPED)
+def test_a_prologue_after_a_branch_is_not_guessed(arch):
+    walk, function = follower(arch, WRAPPED[arch])
+    assert walk.in_body(function, places(WRAPPED[arch])[-1], False) is None
+
+
+@pytest.mark.parametrize("pieces", [
+    ["6658", "c3"], ["0fa1", "c3"], ["678d6100", "c3"],  # pop ax; pop fs; lea rsp, [ecx]
+    ["6650", "6658", "c3"]])
+def test_registers_that_a_frame_does_not_have_are_not_followed(pieces):
+    walk, function = follower("amd64", pieces)
+    for place in places(pieces):
+        for frame in (walk.in_epilogue(function, place), walk.in_prologue(function, place),
+                      walk.in_body(function, place, False)):
+            assert frame is None or {frame.base, *dict(frame.saved)} <= {
+                *ARCHITECTURES["amd64"].dwarf_registers, "rip"}
+    pushed = walk.in_prologue(function, places(pieces)[1])
+    assert pieces[0] != "6650" or pushed == CodeFrame("rsp", 10, (("rip", -8),))
+
+
 @pytest.mark.parametrize("arch", CODE)
 def test_a_function_with_a_frame_record_is_left_to_the_walker(arch):
     walk, function = follower(arch, CODE[arch])

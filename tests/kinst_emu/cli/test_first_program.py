@@ -1,0 +1,16 @@
+"""Tests of the name of the program that a shell command runs first."""
+
+import pytest
+
+from kinst_emu.cli.traced_kernel import first_program
+
+
+@pytest.mark.parametrize("command, name", [
+    ("ls", "ls"), ("/bin/ls -l", "ls"), ("threads; ls", "threads"), ("cat</etc/motd", "cat"),
+    ("LANG=C TZ=UTC date", "date"), ("(cd /; ls)", "cd"), ("! true", "true"), ("'a b' c", "a b"),
+    ("</etc/motd wc", "wc"), (">/tmp/x /files/threads", "threads"), ("2>/dev/null ls", "ls"),
+    ("2>&1 ls", "ls"), ("if true; then ls; fi", "true"), ("while sleep 1; do ls; done", "sleep"),
+    ("ls|wc", "ls"), ("ls&&wc", "ls"), ("exec sh", "sh"), ("", ""), ("  ", ""), ("'open", ""),
+])
+def test_the_first_program_is_the_word_that_the_shell_executes(command, name):
+    assert first_program(command) == name
