@@ -20,7 +20,7 @@ from emu.machine.machine import StopReason, Until
 from emu.unicorn import snapshot
 from emu.unicorn._flow import Flow
 from emu.unicorn._steps import Steps
-from images import boots, ufs
+from images import boots, catalog, ufs
 from images.build_userland import FREE, TOOLS, built, root
 from images.distribution_set import make_root
 from images.recordings import played
@@ -44,17 +44,25 @@ CHECKS = 11  # number of checks in the test program `check`, one for each facili
 ENTRIES = {"amd64": "amd64_syscall", "arm64": "do_el0_sync", "riscv64": "cpu_fetch_syscall_args"}
 
 
+def alone(image, folder):
+    """Return a kernel without the base system that may be next to it, linked into a folder."""
+    for one in image.path.parent.iterdir():
+        if one.name not in (catalog.ROOT_FILE, catalog.HEADERS):
+            (folder / one.name).symlink_to(one)
+    return catalog.find(str(folder / image.path.name))
+
+
 @pytest.fixture(params=ARCHES, scope="module")
-def kernel(request):
-    return with_userland(real_kernel(request.param))
+def kernel(request, tmp_path_factory):
+    return with_userland(alone(real_kernel(request.param), tmp_path_factory.mktemp("alone")))
 
 
 @pytest.fixture(params=[(arch, disk) for arch in ARCHES for disk in ("memory", "virtio")],
                 ids=lambda param: "-".join(param), scope="module")
-def attached(request):
+def attached(request, tmp_path_factory):
     """Return a kernel with kinst-emu's userland on a memory disk or on a virtio disk."""
     arch, disk = request.param
-    image = with_userland(real_kernel(arch))
+    image = with_userland(alone(real_kernel(arch), tmp_path_factory.mktemp("alone")))
     if disk == "memory":
         return image
     options = replace(image.options, memory_disk=None, disks=(image.options.memory_disk,))

@@ -133,6 +133,14 @@ def _segment_fields() -> StateFields:
 
 
 @functools.cache
+def _selector_fields() -> StateFields:
+    """Locate the selectors in the segment registers; see ``_segment_fields``."""
+    fields = _segment_fields().fields
+    return StateFields({name: (fields[f"{name}_hidden_base"][0] - 8, "<I")
+                        for name in registers.SEGMENTS})
+
+
+@functools.cache
 def _register_places() -> list[int]:
     """Locate the CPU state fields of the registers that exceptions and SYSCALL write."""
     written = (uc.UC_X86_REG_RIP, uc.UC_X86_REG_RCX, uc.UC_X86_REG_R11, uc.UC_X86_REG_RSP)
@@ -554,12 +562,15 @@ class Amd64Cpu(Cpu):
             m.engine.write_bytes(uc.UC_X86_REG_FP0 + i, bytes.fromhex(state[f"fp{i}"]))
         for i in range(16):
             m.engine.write_bytes(uc.UC_X86_REG_XMM0 + i, bytes.fromhex(state[f"xmm{i}"]))
-        self._check_descriptors(state)
+        unreadable = self._unreadable(state)
         for name in [*registers.SEGMENTS, "fs_base", "gs_base", *registers.DEBUG,
                      *registers.NAMES]:
-            m.write_register(name, state[name])
+            if name not in unreadable:
+                m.write_register(name, state[name])
         hidden = _segment_fields()
         hidden.write(m.uc, {name: state[name] for name in hidden.fields})
+        if unreadable:
+            _selector_fields().write(m.uc, {name: state[name] for name in unreadable})
         # Writing a selector does not change the CPU model's privilege level.
         flags = _shadow_field().read(m.uc)["hflags"] & ~(SS32 | INHIBIT | CPL) | state["cs"] & CPL
         for name, bit in (("interrupt_shadow", INHIBIT), ("stack_32", SS32)):
@@ -570,21 +581,24 @@ class Amd64Cpu(Cpu):
             _shadow_field().write(m.uc, {"hflags": flags})
 
 
-    def _check_descriptors(self, state: dict[str, Any]) -> None:
-        """Check that all segment descriptors can be read.
+    def _unreadable(self, state: dict[str, Any]) -> list[str]:
+        """Return the segment registers whose descriptors cannot be read.
 
-        Loading a selector reads its descriptor; a page fault there would end the host process.
+        Loading a selector reads its descriptor; a page fault there would end the host process.  A
+        CPU that has loaded the GDTR may still use selectors of the table before it.
 
-        :raises ValueError: if a descriptor cannot be read.
+        :raises ValueError: if the mode of the CPU depends on such a register.
         """
         _selector, base, limit, _flags = MMR.unpack(
             self.machine.engine.read_bytes(uc.UC_X86_REG_GDTR, MMR.size))
         if not state["cr0"] & CR0_PE:
-            return
-        for name in registers.SEGMENTS:
-            at = state[name] & ~7
-            if at and not (at + 7 <= limit and self._mapped(base + at, 8)):
-                raise ValueError(f"the segment descriptor of {name} cannot be read")
+            return []
+        found = [name for name in registers.SEGMENTS
+                 if (at := state[name] & ~7) and not (
+                     at + 7 <= limit and self._mapped(base + at, 8))]
+        if "cs" in found and not self.machine.schedule.several:
+            raise ValueError("the segment descriptor of cs cannot be read")
+        return found
 
 
 CPU = Amd64Cpu

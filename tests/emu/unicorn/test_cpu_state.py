@@ -231,3 +231,16 @@ def test_a_return_to_aarch32_is_reported_and_a_snapshot_undoes_it():
     end = machine.instructions + 5000
     machine.type(b"strings\r")
     assert machine.run(Until(instructions=end)).reason is StopReason.INSTRUCTIONS
+
+
+def test_a_selector_of_an_earlier_descriptor_table_is_restored():
+    """A CPU that starts has loaded the GDTR, and for a moment still uses selectors from before."""
+    machine = boots.booted(catalog.find("teaching/amd64"), MEMORY)
+    before = machine.snapshot()
+    before.state.cpu["ss"] = 0x7FF8
+    machine.restore(before)
+    assert machine.read_register("ss") == 0x7FF8
+    assert machine.snapshot().state.cpu == before.state.cpu
+    before.state.cpu["cs"] = 0x7FF8
+    with pytest.raises(ValueError, match="descriptor of cs cannot be read"):
+        machine.restore(before)
