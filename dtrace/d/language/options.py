@@ -108,6 +108,13 @@ def _text(value: str | None) -> str:
     return value
 
 
+def _output_format(value: str | None) -> None:
+    if value not in ("json", "xml", "html", "none"):
+        raise OptionError(BAD_VALUE)
+    if value != "none":
+        raise OptionError("the output format of dtrace(1) is not supported; --json prints objects")
+
+
 def _least(least: int) -> Callable[[str | None], int]:
     def parse(value: str | None) -> int:
         number = None if value is None else _integer(value)
@@ -156,7 +163,7 @@ FIXED: dict[str, Parse] = {
                     parse_size),
     "cleanrate": parse_rate, "statusrate": parse_rate,
     "bufpolicy": _one_of("ring", "fill", "switch"), "bufresize": _one_of("auto", "manual"),
-    "oformat": _text,
+    "oformat": _output_format,
     "stackinline": parse_flag,  # extension: show inline functions and source lines in stack()
     "stackline": parse_flag,  # extension: like stackinline, but merge the frames of one source line
     "host-time": parse_flag,  # extension: without a kernel, use the host's clock for timestamps

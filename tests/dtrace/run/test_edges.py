@@ -1,6 +1,5 @@
 """Tests of edge cases at run time that must behave as in DTrace."""
 
-import json
 
 import pytest
 
@@ -64,10 +63,17 @@ def test_chill_advances_the_clock_without_a_kernel():
                  "-w") == "1000"
 
 
+def test_an_output_format_that_is_not_supported_is_refused():
+    for words, said in ((("-x", "oformat=json"), "is not supported; --json prints objects"),
+                        (("-x", "oformat=yaml"), "Invalid value for specified option"),
+                        (("-x", "oformat"), "Invalid value for specified option")):
+        status, out, text = run(*words, "-n", "BEGIN { exit(0); }")
+        assert status == 1 and not out and said in text
+    assert quiet("BEGIN { trace(1); exit(0); }", "-x", "oformat=none") == "1"
+
+
 def _names(text):
-    _status, out, _said = run("-k", "teaching/amd64", "-x", "oformat=json", "-l", "-n", text)
-    if out.startswith("{"):
-        return [json.loads(line)["name"] for line in out.splitlines()]
+    _status, out, _said = run("-k", "teaching/amd64", "-l", "-n", text)
     return [line.split()[-1] for line in out.splitlines()[1:]]
 
 
