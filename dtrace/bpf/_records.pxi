@@ -163,7 +163,7 @@ cdef uint64_t h_commit_speculation(Machine *m, uint64_t *r) noexcept nogil:
 
 
 cdef list take_records(Machine *m):
-    """Return all records as (clause, CPU number, payload), oldest first, and clear the buffer."""
+    """Return all records as (clause, CPU number, payload, time), oldest first; clear the buffer."""
     cdef uint64_t head[3]
     found = []
     spans = [(m.buffer_begin, m.buffer_used)]
@@ -175,7 +175,8 @@ cdef list take_records(Machine *m):
             memcpy(head, m.buffer + <uint64_t>at, HEAD)
             size = head[0] >> 32
             found.append((head[0] & LOW32, head[2] >> 32,
-                          (<const char *>m.buffer)[<uint64_t>at + HEAD : <uint64_t>at + <uint64_t>size]))
+                          (<const char *>m.buffer)[<uint64_t>at + HEAD : <uint64_t>at + <uint64_t>size],
+                          head[1]))
             at += size
     m.buffer_used, m.buffer_begin, m.buffer_end, m.wrapped = 0, 0, 0, False
     m.counted = 0

@@ -708,7 +708,7 @@ cdef class Runtime:
     # -- results ----------------------------------------------------------------------------------
 
     def records(self):
-        """Return all records as (clause, CPU, payload), oldest first, and remove them."""
+        """Return all records as (clause, CPU, payload, time), oldest first, and remove them."""
         self.made()
         return take_records(&self.m)
 

@@ -80,6 +80,7 @@ Handler = Callable[[Enabled, Recorded, list[bytes]], None]
 class Consumer:
     """Consumer that prints the output of a trace, as dtrace(1) does.
 
+    :ivar time: time of the record that is being printed, in nanoseconds.
     :param out: stream for the output.
     :param say: prints a message, given without the prefix ``dtrace: ``, on standard error.
     """
@@ -93,6 +94,7 @@ class Consumer:
 
     def __post_init__(self) -> None:
         self.other: IO[str] | None = None
+        self.time = 0
         # Callback that runs a ``system()`` command in the guest, or None to run it on the host.
         self.shell: Callable[[str], None] | None = None
         self._headed = False

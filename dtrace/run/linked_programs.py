@@ -71,7 +71,7 @@ class LinkedPrograms:
         self._by_probe: dict[int, FiredProbe] = {}
         # Probe ID -> addresses of the probe's provider, module, function and name strings.
         self._names: dict[int, list[int]] = {}
-        self._records: list[tuple[Enabled, int, bytes] | Failure] = []
+        self._records: list[tuple[Enabled, int, bytes, int] | Failure] = []
         self._started = time.time_ns() if self.guest is None else self.guest.started
 
     def link(self, compiled: Sequence[Compiled]) -> None:
@@ -297,8 +297,8 @@ class LinkedPrograms:
         return self.linked.actions[at] if 0 <= at < len(self.linked.actions) else (0, False)
 
     def _take(self) -> None:
-        self._records += [(self.enabled[number - 1], cpu, content)
-                          for number, cpu, content in self.runtime.records()
+        self._records += [(self.enabled[number - 1], cpu, content, time)
+                          for number, cpu, content, time in self.runtime.records()
                           if 0 < number <= len(self.enabled)]
 
     def _context(self, fired: FiredProbe, arguments: Sequence[int]) -> None:

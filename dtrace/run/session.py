@@ -15,6 +15,7 @@ from dtrace.d.compile.program import Compiled
 from dtrace.d.language.options import MAX_TIME
 from dtrace.run.consumer import Consumer, Enabled, Failure
 from dtrace.run.guest_state import TracingEnded
+from dtrace.run.libxo_output import LibxoOutput
 from dtrace.run.linked_programs import FiredProbe, LinkedPrograms
 from dtrace.run.structured import Row, Structured, aggregations, shown_name
 from dtrace.run.timers import interval
@@ -63,7 +64,8 @@ class Session(LinkedPrograms):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.consumer = Consumer(self.options, self.symbols, self.out, self.say)
+        kind = LibxoOutput if self.options.text("oformat") else Consumer
+        self.consumer = kind(self.options, self.symbols, self.out, self.say)
         if self.sink is not None:
             self.consumer = Structured(
                 self.options, self.symbols, self.out, self.say, sink=self.sink)
@@ -328,9 +330,10 @@ class Session(LinkedPrograms):
                     continue
                 following = records[done] if done < len(records) else None
                 after = following[0] if isinstance(following, tuple) else None
+                enabled, cpu, content, self.consumer.time = record
                 if self.seen is not None:
-                    self.seen(*record)
-                self.consumer.record(*record, after)
+                    self.seen(enabled, cpu, content)
+                self.consumer.record(enabled, cpu, content, after)
         finally:
             del records[:done]  # after an exception, the next call prints the remaining records
         self.out.flush()

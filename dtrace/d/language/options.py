@@ -108,11 +108,12 @@ def _text(value: str | None) -> str:
     return value
 
 
-def _output_format(value: str | None) -> None:
-    if value not in ("json", "xml", "html", "none"):
+def _output_format(value: str | None) -> str | None:
+    if value == "html":
+        raise OptionError("the output format html is not supported; use json or xml")
+    if value not in ("json", "xml", "none"):
         raise OptionError(BAD_VALUE)
-    if value != "none":
-        raise OptionError("the output format of dtrace(1) is not supported; --json prints objects")
+    return None if value == "none" else value
 
 
 def _least(least: int) -> Callable[[str | None], int]:
@@ -219,6 +220,8 @@ class Options:
         else:
             raise OptionError(BAD_NAME)
         self.values[name] = parsed
+        if name == "oformat" and parsed is not None:
+            self.values["quiet"] = 1
         if name == "destructive" and not inside:
             self.allowed_outside = parsed is not None
 

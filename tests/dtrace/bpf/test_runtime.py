@@ -119,9 +119,10 @@ def test_a_ring_keeps_whole_records_however_they_wrap():
         runtime.write(at, number.to_bytes(8, "little"))
         runtime.call(Helper.COMMIT)
     found = runtime.records()
-    assert [clause for clause, _cpu, _content in found] == list(range(20_000 - len(found), 20_000))
+    assert [clause for clause, *_rest in found] == list(range(20_000 - len(found), 20_000))
     assert len(found) == (1 << 10) // 20
-    assert all(int.from_bytes(content[:8], "little") == clause for clause, _cpu, content in found)
+    assert all(int.from_bytes(content[:8], "little") == clause
+               for clause, _cpu, content, _time in found)
 
 
 @pytest.mark.parametrize("count, kept", [(4227, 4227), (4228, 4228), (4229, 4228), (4230, 4228)])
@@ -135,7 +136,7 @@ def test_a_ring_drops_only_as_many_old_records_as_needed(count, kept):
         runtime.begin_clause()
         runtime.call(Helper.RECORD, number, 800 if number < 3817 else 720, 100)
         runtime.call(Helper.COMMIT)
-    found = [clause for clause, _cpu, _content in runtime.records()]
+    found = [clause for clause, _cpu, _content, _time in runtime.records()]
     assert found == list(range(3817 + count - kept, 3817 + count))
 
 
@@ -151,7 +152,7 @@ def test_a_ring_keeps_the_newest_records_that_fit(seed):
         runtime.call(Helper.RECORD, number, *sizes[-1])
         runtime.call(Helper.COMMIT)
         if rng.random() < 0.01:
-            found = [clause for clause, _cpu, _content in runtime.records()]
+            found = [clause for clause, _cpu, _content, _time in runtime.records()]
             assert found == list(range(number + 1 - len(found), number + 1)) and found
             assert sum(sizes[n][1] for n in found) <= size
             before = found[0] - 1

@@ -64,7 +64,7 @@ def test_chill_advances_the_clock_without_a_kernel():
 
 
 def test_an_output_format_that_is_not_supported_is_refused():
-    for words, said in ((("-x", "oformat=json"), "is not supported; --json prints objects"),
+    for words, said in ((("-x", "oformat=html"), "is not supported; use json or xml"),
                         (("-x", "oformat=yaml"), "Invalid value for specified option"),
                         (("-x", "oformat"), "Invalid value for specified option")):
         status, out, text = run(*words, "-n", "BEGIN { exit(0); }")
