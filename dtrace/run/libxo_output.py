@@ -176,8 +176,9 @@ def _aggregated(entry: Entry) -> tuple[str, "int | str | list[Tree]"]:
 def _counted(entry: Entry) -> Iterator[tuple[int, int]]:
     """Yield the index and the count of each bucket that is shown."""
     shown = [n for n, value in enumerate(entry.values) if value]
-    for number in range(max(shown[0] - 1, 0), min(shown[-1] + 2, len(entry.values))):
-        yield number, entry.values[number]
+    if shown:
+        for number in range(max(shown[0] - 1, 0), min(shown[-1] + 2, len(entry.values))):
+            yield number, entry.values[number]
 
 
 def _frame(line: str) -> Tree:
