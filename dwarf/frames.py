@@ -16,7 +16,12 @@ from elftools.dwarf.structs import DWARFStructs
 from dwarf.debug_file import DAMAGE, DebugDataError
 
 CIE = 0xFFFFFFFF  # CIE_id: marks an entry as a CIE instead of an FDE
-MOST_RULES = 1 << 18  # maximum number of instructions of an entry, times that of their operands
+MOST_RULES = 1 << 18  # maximum number of instructions of an entry, times that of the registers
+# Instructions whose first operand is no register (DWARF 5, table 7.29): DW_CFA_advance_loc, whose
+# operand is in its opcode; set_loc, advance_loc1, 2 and 4, def_cfa_offset, def_cfa_expression,
+# def_cfa_offset_sf and GNU_args_size
+PRIMARY, ADVANCE = 0xC0, 0x40
+NO_REGISTER = frozenset({1, 2, 3, 4, 0x0E, 0x0F, 0x13, 0x2E})
 MOST_ROWS = 1 << 12  # maximum number of cached entries
 MAX_ENTRY = 1 << 12  # maximum size of an entry in bytes (in kernels: up to 1,000)
 
@@ -152,7 +157,8 @@ def decoded(content: bytes, interrupted: bool = False) -> list[tuple[int, Rule |
     if not isinstance(entry, FDE):
         raise ValueError("the entry is not an FDE")
     instructions = [*entry.cie.instructions, *entry.instructions]
-    registers = {one.args[0] for one in instructions if one.args and isinstance(one.args[0], int)}
+    registers = {one.args[0] for one in instructions
+                 if one.args and one.opcode & PRIMARY != ADVANCE and one.opcode not in NO_REGISTER}
     if len(instructions) * len(registers) > MOST_RULES:
         raise ValueError(f"it describes more than {MOST_RULES} values of registers")
     returns = int(entry.cie["return_address_register"])

@@ -207,8 +207,10 @@ cdef int64_t user_stack(Machine *m, uint64_t number, uint8_t *to, uint64_t most)
             frame = user_value(m, &u, w.frame)
             if frame == 0 or frame & 7 or frame > USER_ADDRESS:
                 break
-            if not (word_at(m, frame + <uint64_t><int64_t>w.record_return, 8, &back) and
-                    word_at(m, frame + <uint64_t><int64_t>w.record_saved, 8, &outer)):
+            if (frame + <uint64_t><int64_t>w.record_return > USER_ADDRESS or
+                    frame + <uint64_t><int64_t>w.record_saved > USER_ADDRESS or not (
+                    word_at(m, frame + <uint64_t><int64_t>w.record_return, 8, &back) and
+                    word_at(m, frame + <uint64_t><int64_t>w.record_saved, 8, &outer))):
                 break
             if back == 0 or back > USER_ADDRESS:
                 break

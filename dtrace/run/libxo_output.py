@@ -6,21 +6,34 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
+from dtrace.bpf.interpreter import signed
 from dtrace.bpf.layout import Aggregate
 from dtrace.d.compile.actions import ACTIONS
 from dtrace.d.compile.records import Field, Recorded
 from dtrace.d.language.types import is_string
 from dtrace.run import render
-from dtrace.run.aggregations import Entry, Part, average, bounds, deviation, scalar
+from dtrace.run.aggregations import (
+    U64,
+    Entry,
+    Part,
+    average,
+    bounds,
+    deviation,
+    rows,
+    scalar,
+)
 from dtrace.run.consumer import Consumer, Enabled
 from dtrace.run.structured import CHANGES
 
 # An instance of a list: leaves and lists by name, in order
 Tree = list[tuple[str, "int | str | list[Tree]"]]
 SYMBOL = re.compile(r"(?P<module>[^`]+)`(?:(?P<offset>0x[0-9a-f]+)|"
-                    r"(?P<name>.+?)(?:\+(?P<inside>0x[0-9a-f]+))?)")
+                    r"(?P<name>.+?)(?:\+(?P<inside>0x[0-9a-f]+))?(?: \[inlined\])?)"
+                    r"(?:  (?P<line>.*))?", re.DOTALL)
 NAMES = {Aggregate.COUNT: "count", Aggregate.SUM: "sum", Aggregate.MIN: "min",
          Aggregate.MAX: "max", Aggregate.AVG: "average", Aggregate.STDDEV: "stddev"}
+# Handlers of actions that would spoil the document
+IGNORED = ("system", "reopen", "truncate_output")
 PRINTABLE = frozenset(range(0x20, 0x7F)) | frozenset(b"\t\n\v\f\r\b\a")
 
 
@@ -66,7 +79,9 @@ class LibxoOutput(Consumer):
         output: list[Tree] = []
         for action in enabled.function.actions:
             parts = [content[f.offset : f.offset + f.size] for f in action.fields]
-            if ACTIONS[action.name].consumer in CHANGES:
+            if ACTIONS[action.name].consumer in IGNORED:
+                self._failed(enabled, f"{action.name}() has no effect with -x oformat")
+            elif ACTIONS[action.name].consumer in CHANGES:
                 self._action(enabled, action, content)
             elif action.name == "exit":
                 self._exit(enabled, action, parts)
@@ -140,20 +155,18 @@ class LibxoOutput(Consumer):
 
     def _printed(self, action: Recorded) -> Tree:
         """Return the instance for ``printa()``; its format is ignored, as by dtrace(1)."""
-        rows: list[Tree] = []
+        data: list[Tree] = []
         for key, entries in self.table.joined(action.aggregations, self.order()):
             row: Tree = [("keys", [self._part(part) for part in key])]
             for entry in entries:
                 row.append(_aggregated(entry))
-            rows.append(row)
+            data.append(row)
         self.table.printed.update(info.number for info in action.aggregations)
-        return [("aggregation-data", rows),
+        return [("aggregation-data", data),
                 ("aggregation-name", action.aggregations[0].name.removeprefix("@"))]
 
     def _part(self, part: Part) -> Tree:
-        content = part.content if part.text or part.how in ("stack", "ustack", "jstack") else (
-            part.content[: part.size])
-        return self._datum(part.how, content, part.text)
+        return self._datum(part.how, part.content.ljust(part.size, b"\0"), part.text)
 
 
 def _aggregated(entry: Entry) -> tuple[str, "int | str | list[Tree]"]:
@@ -161,42 +174,40 @@ def _aggregated(entry: Entry) -> tuple[str, "int | str | list[Tree]"]:
         found = (average if entry.kind is Aggregate.AVG else deviation
                  if entry.kind is Aggregate.STDDEV else scalar)(entry)
         return NAMES[entry.kind], found
-    low, last = bounds(entry), len(entry.values) - 1
-    rows: list[Tree] = []
-    for number, count in _counted(entry):
-        row: Tree = [("value", low[number]), ("count", count)]
+    low = bounds(entry)
+    values, last = entry.values[: len(low)], len(low) - 1
+    first, end = rows(values, entry.kind)
+    buckets: list[Tree] = []
+    for number in range(first, end + 1):
+        count = values[number]
+        if entry.normal != 1:
+            count = signed(count % U64 // entry.normal)
+        bucket: Tree = [("value", low[number]), ("count", count)]
         if entry.kind is not Aggregate.QUANTIZE and number in (0, last):
-            row[0] = "value", low[number or 1]
-            row.insert(1 if entry.kind is Aggregate.LQUANTIZE else 2,
-                       ("operator", ">=" if number else "<"))
-        rows.append(row)
-    return "buckets", rows
-
-
-def _counted(entry: Entry) -> Iterator[tuple[int, int]]:
-    """Yield the index and the count of each bucket that is shown."""
-    shown = [n for n, value in enumerate(entry.values) if value]
-    if shown:
-        for number in range(max(shown[0] - 1, 0), min(shown[-1] + 2, len(entry.values))):
-            yield number, entry.values[number]
+            bucket[0] = "value", low[number or 1]
+            bucket.insert(1 if entry.kind is Aggregate.LQUANTIZE else 2,
+                          ("operator", ">=" if number else "<"))
+        buckets.append(bucket)
+    return "buckets", buckets
 
 
 def _frame(line: str) -> Tree:
     """Return the instance for a line of a stack."""
     found = SYMBOL.fullmatch(line)
     if found is None:
-        return [("symbol", line)]
-    tree: Tree = [("symbol", line), ("module", found["module"])]
-    if found["name"] is not None:
-        tree.append(("name", found["name"]))
-    offset = found["inside"] or found["offset"]
-    return [*tree, ("offset", offset)] if offset else tree
+        return [("symbol", line), ("offset", line)]
+    tree: Tree = [("symbol", line.partition("  ")[0]), ("module", found["module"])]
+    for name, value in (("name", found["name"]), ("offset", found["inside"] or found["offset"]),
+                        ("line", found["line"])):
+        if value is not None:
+            tree.append((name, value))
+    return tree
 
 
 def _symbol(how: str, text: str) -> Tree:
     """Return the instance for the name of an address."""
     if how not in ("sym", "func", "a"):
-        return [({"mod": "mod", "umod": "umod"}.get(how, "usym"), text)]
+        return [(how if how in ("mod", "umod") else "usym", text)]
     found = SYMBOL.fullmatch(text)
     if found is None:
         return [("sym", text), ("offset", text)]

@@ -34,7 +34,7 @@ class Linkage:
 
     :param first: size in bytes of the first entry, to which the others jump.
     :param entry: size of the others.
-    :param pushed: bytes that they have pushed then.
+    :param pushed: bytes that an entry pushes before it jumps to the first one.
     """
 
     first: int

@@ -176,7 +176,7 @@ class FrameFollower:
             if self._makes_record(code, at):
                 return None
             if not prologue:
-                if change.change < 0:
+                if change.change < 0 or arch.sp in change.lost:
                     return None
                 at += length
                 continue

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from dtrace.calls.c_file import c_file_words
@@ -59,8 +60,9 @@ from kinst_emu.trace_page.collected import Collected
 
 # Words before the name of a program in a shell command: operators, keywords and variables
 BEFORE_PROGRAM = re.compile(
-    r"[();|&{}!]+|if|then|while|until|do|exec|command|[A-Za-z_][A-Za-z_0-9]*=.*", re.DOTALL)
-REDIRECTION = re.compile(r"(?<!\S)\d?(?:<>|>>|[<>]&?)\s*[^\s;|&()<>]+")
+    r"[();|&{}!]+|if|then|elif|else|while|until|do|exec|command|"
+    r"[A-Za-z_][A-Za-z_0-9]*=.*", re.DOTALL)
+REDIRECTION = re.compile(r"[<>]&?$|[<>][<>]$")
 IDLE = ("nothing to run; give a call, like: -c 'strlen(\"hello\")', a command, like: -c '$ ls', or "
         "-c boot")
 PERIOD = 0.25  # seconds between checks for new firings
@@ -69,12 +71,21 @@ NEWLINE = 0x0A
 
 def first_program(command: str) -> str:
     """Return the name of the first program that a shell command runs, or "" if there is none."""
-    words = shlex.shlex(REDIRECTION.sub(" ", command), posix=True, punctuation_chars=True)
-    words.whitespace_split, words.commenters = True, ""
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
     try:
-        return next((Path(word).name for word in words if not BEFORE_PROGRAM.fullmatch(word)), "")
+        words = list(lexer)
     except ValueError:  # a quotation mark is missing
         return ""
+    redirected = ""
+    for word, following in pairwise([*words, ""]):
+        if redirected or (len(word) == 1 and word.isdecimal() and REDIRECTION.match(following)):
+            redirected = ""
+        elif REDIRECTION.search(word):
+            redirected = word
+        elif not BEFORE_PROGRAM.fullmatch(word):
+            return Path(word).name
+    return ""
 
 
 class TracedKernel:

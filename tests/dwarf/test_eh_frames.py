@@ -128,6 +128,11 @@ def test_an_entry_with_many_rows_of_many_registers_is_refused():
         EhFrames(content, ADDRESS).rule(CODE)
 
 
+def test_a_long_entry_of_few_registers_is_read():
+    code = b"".join(bytes((0x41 + n % 62, 0x0E, 16 + n % 33)) for n in range(3300)) + b"\x86\x02"
+    assert EhFrames(section(code=code, size=1 << 20), ADDRESS).rule(CODE) is not None
+
+
 def test_many_cies_are_refused():
     content = b""
     for _ in range(5000):

@@ -220,14 +220,16 @@ class Options:
         else:
             raise OptionError(BAD_NAME)
         self.values[name] = parsed
-        if name == "oformat" and parsed is not None:
-            self.values["quiet"] = 1
         if name == "destructive" and not inside:
             self.allowed_outside = parsed is not None
 
     def given(self, name: str) -> bool:
-        """Return whether a flag is set; a flag with the value 0 counts as set."""
-        return self.values.get(name) is not None
+        """Return whether a flag is set; a flag with the value 0 counts as set.
+
+        An output format implies ``quiet``.
+        """
+        return self.values.get(name) is not None or (
+            name == "quiet" and self.values.get("oformat") is not None)
 
     def number(self, name: str) -> int:
         """Return the value of a numeric option, or 0 if the option is unset."""

@@ -587,7 +587,8 @@ class Amd64Cpu(Cpu):
         Loading a selector reads its descriptor; a page fault there would end the host process.  A
         CPU that has loaded the GDTR may still use selectors of the table before it.
 
-        :raises ValueError: if the mode of the CPU depends on such a register.
+        :raises ValueError: if CS is one of them on a machine with one CPU, where loading CS sets
+            the mode of the CPU; the state of a machine with several CPUs contains the mode.
         """
         _selector, base, limit, _flags = MMR.unpack(
             self.machine.engine.read_bytes(uc.UC_X86_REG_GDTR, MMR.size))

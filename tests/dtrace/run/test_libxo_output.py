@@ -62,6 +62,38 @@ def test_the_xml_document_is_that_of_dtrace():
         '</aggregation-name></output></probes></dtrace>\n')
 
 
+@pytest.mark.parametrize("program, data", [
+    ("@ = llquantize(100000, 10, 0, 3, 10);",
+     '"buckets": [{"value":9000,"count":0}, {"value":10000,"count":1,"operator":">="}]'),
+    ("@ = llquantize(0, 10, 0, 1, 10);",
+     '"buckets": [{"value":1,"count":1,"operator":"<"}, {"value":1,"count":0}]'),
+    ("@ = quantize(4); normalize(@, 2);",
+     '"buckets": [{"value":2,"count":0}, {"value":4,"count":0}, {"value":8,"count":0}]'),
+    ("@ = quantize(4); clear(@);",
+     '"buckets": [{"value":-1,"count":0}, {"value":0,"count":0}, {"value":1,"count":0}]'),
+    ("@ = lquantize(4, 0, 9); clear(@);", '"buckets": [{"value":0,"operator":"<","count":0}, '
+     '{"value":0,"count":0}, {"value":1,"count":0}]'),
+])
+def test_distributions_have_the_buckets_of_the_text(program, data):
+    _status, out, _said = run("-x", "oformat=json", "-n", f"BEGIN {{ {program} exit(0); }}"
+                              " END { printa(@); }")
+    assert f'"aggregation-data": [{{"keys": [], {data}}}]' in out
+
+
+def test_actions_that_would_spoil_the_document_have_no_effect():
+    status, out, said = run("-w", "-x", "oformat=json", "-n", """
+        BEGIN { trace(1); system("echo hi"); freopen("/nowhere/x"); trace(2); exit(0); }""")
+    assert status == 0 and json.loads(out)["dtrace"]["probes"][0]["output"] == [
+        {"value": 1}, {"value": 2}]
+    assert said.count("has no effect with -x oformat") == 2
+
+
+def test_text_follows_an_output_format_that_is_taken_back():
+    _status, out, _said = run("-x", "oformat=json", "-x", "oformat=none", "-n",
+                              "BEGIN { trace(1); exit(0); }")
+    assert "FUNCTION:NAME" in out
+
+
 @pytest.mark.parametrize("kind, document", [
     ("json", '{"dtrace": {"probes": []}}\n'), ("xml", "<dtrace></dtrace>\n")])
 def test_a_trace_without_records_is_an_empty_document(kind, document):

@@ -186,6 +186,14 @@ def test_a_prologue_after_a_branch_is_not_guessed(arch):
     assert walk.in_body(function, places(WRAPPED[arch])[-1], False) is None
 
 
+@pytest.mark.parametrize("arch, pieces", [
+    ("amd64", ["53", "7400", "4829fc", "90"]),  # push rbx; je; sub rsp, rdi; nop
+    ("arm64", ["f30f1ff8", "400000b4", "ff6320cb", "1f2003d5"])])
+def test_a_stack_pointer_that_changes_by_a_register_is_not_guessed(arch, pieces):
+    walk, function = follower(arch, pieces)
+    assert walk.in_body(function, places(pieces)[-1], False) is None
+
+
 @pytest.mark.parametrize("pieces", [
     ["6658", "c3"], ["0fa1", "c3"], ["678d6100", "c3"],  # pop ax; pop fs; lea rsp, [ecx]
     ["6650", "6658", "c3"]])

@@ -53,6 +53,12 @@ def test_the_code_between_functions_is_divided_where_functions_begin():
         (0x80, 0x90, "g"), (0x90, 0x100, ".text+0x90")]
 
 
+def test_overlapping_descriptions_cost_no_more_than_the_code():
+    file = program(0x1000, [("f", TEXT, 0x10, 2)],
+                   [(TEXT + 0x10 + n, 0xF00) for n in range(0x80)])
+    assert sum(high - low for low, high, _name in pieces(file)) == 0x1000
+
+
 def test_large_pieces_are_divided():
     size = MAX_FUNCTION + 0x10
     file = program(size, [("f", TEXT, 0x10, 2)], [])
