@@ -6,9 +6,12 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from types import FrameType
+from typing import Any
 
+WAKE = 0.5  # maximum number of seconds after Ctrl-C until a wait ends
 JOIN = 5  # seconds to wait for a killed process or a pool's thread
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 _libc = ctypes.CDLL(None)
@@ -35,8 +38,36 @@ def uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if held:
             signal.signal(signal.SIGINT, handler)
-            if came:
-                signal.raise_signal(signal.SIGINT)
+            if came and callable(handler):
+                handler(signal.SIGINT, None)
+
+
+def first_done(futures: Sequence[Future[Any]]) -> int:
+    """Wait until one of several futures is done, and return its index.
+
+    Ctrl-C raises KeyboardInterrupt here, even if Python has raised it first in the finalizer of an
+    object, where Python ignores exceptions.
+    """
+    came: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if callable(handler):
+            handler(number, frame)
+
+    held = threading.current_thread() is threading.main_thread() and callable(handler)
+    if held:
+        signal.signal(signal.SIGINT, interrupted)
+    try:
+        while not wait(futures, WAKE, FIRST_COMPLETED).done and not came:
+            pass
+        if came:
+            raise KeyboardInterrupt
+    finally:
+        if held:
+            signal.signal(signal.SIGINT, handler)
+    return next(n for n, one in enumerate(futures) if one.done())
 
 
 @contextlib.contextmanager

@@ -11,14 +11,14 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any, Generic, Self
 
 from emu.elf.image import Image
-from emu.host.child_processes import end_with, ended_pool, uninterrupted
+from emu.host.child_processes import end_with, ended_pool, first_done, uninterrupted
 from emu.host.errors import KinstError
 from emu.host.fingerprint import our_code
 from kinst.verify.sweep.task import Item, Result, Task, begin_copy, carry_out
@@ -105,11 +105,9 @@ class Processes(Workers):
                         for items in itertools.islice(asked, len(futures), None):
                             with uninterrupted():
                                 futures.append(pool.submit(carry_out, task, items))
-                        if not ordered:
-                            wait(futures, return_when=FIRST_COMPLETED)
-                            ready = next(n for n, one in enumerate(futures) if one.done())
-                            futures.rotate(-ready)
-                            asked.rotate(-ready)
+                        ready = first_done(list(futures)[:1] if ordered else list(futures))
+                        futures.rotate(-ready)
+                        asked.rotate(-ready)
                         results = futures[0].result()
                         futures.popleft()
                         yield Done(asked.popleft(), results)

@@ -2,11 +2,15 @@
 
 import os
 import signal
+import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+import weakref
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures._base import DoneAndNotDoneFutures
 
 import pytest
 
+from emu.host import child_processes
 from emu.host.child_processes import uninterrupted
 
 
@@ -58,3 +62,31 @@ def test_other_threads_do_not_change_the_signal_handler():
     thread.start()
     thread.join()
     assert seen == [signal.default_int_handler]
+
+
+def test_an_interrupt_that_a_finalizer_swallows_ends_a_wait(monkeypatch):
+    """Python ignores exceptions in finalizers, and with them Ctrl-C at that moment."""
+    swallowed, waits = [], []
+
+    class Thing:
+        pass
+
+    def waiting(futures, _timeout, _when):
+        thing = Thing()
+        weakref.finalize(thing, signal.raise_signal, signal.SIGINT)
+        del thing
+        waits.append(len(swallowed))
+        return DoneAndNotDoneFutures(set(), set(futures))
+
+    monkeypatch.setattr(child_processes, "wait", waiting)
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: swallowed.append(found.exc_type))
+    with pytest.raises(KeyboardInterrupt):
+        child_processes.first_done([Future()])
+    assert swallowed == [KeyboardInterrupt] and waits == [1]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_first_future_that_is_done_is_found():
+    futures = [Future(), Future()]
+    futures[1].set_result(7)
+    assert child_processes.first_done(futures) == 1
