@@ -97,9 +97,16 @@ class ProgramFile:
         return (0, 0) if section is None else (section.address, section.address + section.size)
 
     def code_sections(self) -> list[tuple[str, int, int]]:
-        """Return the name of each section with code, its first address and that after its last."""
-        return [(one.name, one.address, one.address + one.size) for one in self._file.sections
-                if one.flags & SHF_EXECINSTR and one.kind == SHT_PROGBITS]
+        """Return the name of each section with code, its first address and that after its last.
+
+        :raises ImageError: if the sections are larger than the file.
+        """
+        found = [(one.name, one.address, one.address + one.size) for one in self._file.sections
+                 if one.flags & SHF_EXECINSTR and one.kind == SHT_PROGBITS]
+        if sum(end - begin for _name, begin, end in found) > len(self._file.data):
+            raise ImageError(f"{self.path}: damaged: its sections with code are larger than the "
+                             "file")
+        return found
 
     @property
     def digest(self) -> str:

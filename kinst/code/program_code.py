@@ -18,7 +18,7 @@ def program_code(file: ProgramFile) -> list[Symbol]:
     its call frame information says that a function begins, and named by its section.  Such a piece
     may end with padding, and may contain data.
 
-    :raises ImageError: if the call frame information is truncated.
+    :raises ImageError: if the file's sections are truncated or overlap too much.
     """
     functions = list(file.symbols.functions())
     try:

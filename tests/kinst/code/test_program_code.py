@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from emu.elf.program import ProgramFile
 from emu.elf.reader import HEADER, SECTION
+from emu.host.errors import ImageError
 from emu.host.input_file import InputFile
 from kinst.code.listing import MAX_FUNCTION
 from kinst.code.program_code import program_code
@@ -13,11 +16,12 @@ from tests.elfwriter import Elf
 TEXT = 0x1078
 
 
-def program(size, symbols, described, damage=b""):
+def program(size, symbols, described, damage=b"", claims=0):
     """Return a shared object with a section .text of a given size.
 
     :param described: (first address, size) of the functions in .eh_frame.
     :param damage: bytes after the entries of .eh_frame.
+    :param claims: size of .text in its header; 0: the right one.
     """
     frames = test_eh_frames.cie(b"zR", bytes((0,)))
     for low, length in described:
@@ -32,7 +36,7 @@ def program(size, symbols, described, damage=b""):
     for n in range(count):
         row = list(SECTION.unpack_from(content, at + n * SECTION.size))
         if content[strings + row[0] :].startswith(b".text\0"):
-            row[2:6] = 6, TEXT, 120, size  # SHF_ALLOC | SHF_EXECINSTR, the segment's bytes
+            row[2:6] = 6, TEXT, 120, claims or size  # SHF_ALLOC | SHF_EXECINSTR, the segment's bytes
             SECTION.pack_into(content, at + n * SECTION.size, *row)
     path = Path("x.so")
     return ProgramFile(path, InputFile(path, memoryview(bytes(content)), (0, 0, 0, 0, 0)), True)
@@ -67,6 +71,12 @@ def test_large_pieces_are_divided():
     assert [one[:2] for one in pieces(file)] == [
         (0, 0x10), (0x10, 0x10 + MAX_FUNCTION), (0x10 + MAX_FUNCTION, 0x10 + 2 * MAX_FUNCTION),
         (0x10 + 2 * MAX_FUNCTION, 2 * size)]
+
+
+def test_a_section_larger_than_the_file_is_refused():
+    file = program(0x40, [("f", TEXT, 0x10, 2)], [], claims=1 << 60)
+    with pytest.raises(ImageError, match="its sections with code are larger than the file"):
+        program_code(file)
 
 
 def test_without_call_frame_information_the_symbols_divide_the_code():
