@@ -36,7 +36,8 @@ def program(size, symbols, described, damage=b"", claims=0):
     for n in range(count):
         row = list(SECTION.unpack_from(content, at + n * SECTION.size))
         if content[strings + row[0] :].startswith(b".text\0"):
-            row[2:6] = 6, TEXT, 120, claims or size  # SHF_ALLOC | SHF_EXECINSTR, the segment's bytes
+            # SHF_ALLOC | SHF_EXECINSTR, and the bytes of the segment
+            row[2:6] = 6, TEXT, 120, claims or size
             SECTION.pack_into(content, at + n * SECTION.size, *row)
     path = Path("x.so")
     return ProgramFile(path, InputFile(path, memoryview(bytes(content)), (0, 0, 0, 0, 0)), True)
