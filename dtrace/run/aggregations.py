@@ -157,7 +157,13 @@ def scalar(entry: Entry) -> int:
         return average(entry)
     if entry.kind is Aggregate.STDDEV:
         return deviation(entry)
-    return signed(entry.values[0] % U64 // entry.normal) if entry.normal != 1 else entry.values[0]
+    return normalized(entry, 0)
+
+
+def normalized(entry: Entry, number: int) -> int:
+    """Return a value of an entry, divided as ``normalize()`` says."""
+    value = entry.values[number]
+    return signed(value % U64 // entry.normal) if entry.normal != 1 else value
 
 
 def weight(entry: Entry) -> tuple[int, ...]:
@@ -398,7 +404,7 @@ def distribution(entry: Entry, zoom: bool = False, utf8: bool = False) -> str:
     scale = Scale.of(values[first : last + 1], zoom, utf8)
     out = [f"\n{'value':>16} {'------------- Distribution -------------':>41} {'count':<9}\n"]
     for n in range(first, last + 1):
-        value = signed(values[n] % U64 // entry.normal) if entry.normal != 1 else values[n]
+        value = normalized(entry, n)
         out.append(f"{heads[n]:>16} {scale.bar(values[n])} {value:<9}\n")
     return "".join(out)
 

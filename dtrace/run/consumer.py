@@ -72,6 +72,12 @@ class Failure:
     at: int | None
 
 
+def memory_of(values: Sequence[bytes]) -> bytes:
+    """Return the memory that ``tracemem()`` shows, whose size may be among its values."""
+    size = int.from_bytes(values[1], "little") if len(values) > 1 else 0
+    return values[0][:size] if 0 < size <= len(values[0]) else values[0]
+
+
 # arguments: clause, action, values of the action's fields
 Handler = Callable[[Enabled, Recorded, list[bytes]], None]
 
@@ -187,11 +193,7 @@ class Consumer:
         self.out.write(Typed(self.symbols).text(values[0], action.fields[0].type))
 
     def _memory(self, _e: Enabled, action: Recorded, values: list[bytes]) -> None:
-        content = values[0]
-        if len(values) > 1:
-            size = int.from_bytes(values[1], "little")
-            content = content[:size] if 0 < size <= len(content) else content
-        self.write(render.dump(content))
+        self.write(render.dump(memory_of(values)))
 
     def _reference(self, _e: Enabled, _action: Recorded, values: list[bytes]) -> None:
         self.write(render.dump(values[1][: int.from_bytes(values[0], "little")]))

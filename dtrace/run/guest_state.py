@@ -64,7 +64,6 @@ class GuestState(ABC):
         self._locals: Locals | None = None
         self._places: dict[tuple[str, str], tuple[int, int] | None] = {}
         self._runtime: Runtime | None = None
-        self._maps_of: tuple[MappedFiles | None] | None = None  # None: not looked for yet
         self._latest_map: tuple[object, int] = None, 0
 
     @property
@@ -272,13 +271,10 @@ class GuestState(ABC):
             return address
         return frame_word(self.program_number(self._execname()), address)
 
-    @property
+    @functools.cached_property
     def _maps(self) -> MappedFiles | None:
-        """Reader of the files that processes have mapped, or None if they cannot be known."""
-        if self._maps_of is None:
-            self._maps_of = mapped_files(self._machine, self._types,
-                                         self._machine.guest.programs.maps),
-        return self._maps_of[0]
+        """Reader of the files that processes have mapped; None if the kernel's types lack maps."""
+        return mapped_files(self._machine, self._types, self._machine.guest.programs.maps)
 
     @property
     def space_offsets(self) -> SpaceOffsets | None:

@@ -6,24 +6,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from dtrace.bpf.interpreter import signed
 from dtrace.bpf.layout import Aggregate
 from dtrace.d.compile.actions import ACTIONS
 from dtrace.d.compile.records import Field, Recorded
 from dtrace.d.language.types import is_string
 from dtrace.run import render
 from dtrace.run.aggregations import (
-    U64,
     Entry,
     Part,
     average,
     bounds,
     deviation,
+    normalized,
     rows,
     scalar,
 )
-from dtrace.run.consumer import Consumer, Enabled
-from dtrace.run.structured import CHANGES
+from dtrace.run.consumer import Consumer, Enabled, memory_of
+from dtrace.run.structured import CHANGES, escaped_text
 
 # An instance of a list: leaves and lists by name, in order
 Tree = list[tuple[str, "int | str | list[Tree]"]]
@@ -112,7 +111,7 @@ class LibxoOutput(Consumer):
         """Yield the instances of an action's output."""
         match action.name:
             case "printf":
-                yield [("message", _known(self._text(action, parts)))]
+                yield [("message", escaped_text(self._text(action, parts)))]
                 for field, part in zip(action.fields, parts, strict=True):
                     yield self._recorded(field, part)
                 if not parts:  # as dtrace(1), which records a value for each printf()
@@ -120,9 +119,7 @@ class LibxoOutput(Consumer):
             case "printa":
                 yield self._printed(action)
             case "tracemem":
-                size = int.from_bytes(parts[1], "little") if len(parts) > 1 else len(parts[0])
-                content = parts[0][:size] if 0 < size <= len(parts[0]) else parts[0]
-                yield [("tracemem", _shown(content))]
+                yield [("tracemem", _shown(memory_of(parts)))]
             case "printm":
                 size = int.from_bytes(parts[0], "little")
                 yield [("printm", _shown(parts[1][:size]))]
@@ -179,10 +176,7 @@ def _aggregated(entry: Entry) -> tuple[str, "int | str | list[Tree]"]:
     first, end = rows(values, entry.kind)
     buckets: list[Tree] = []
     for number in range(first, end + 1):
-        count = values[number]
-        if entry.normal != 1:
-            count = signed(count % U64 // entry.normal)
-        bucket: Tree = [("value", low[number]), ("count", count)]
+        bucket: Tree = [("value", low[number]), ("count", normalized(entry, number))]
         if entry.kind is not Aggregate.QUANTIZE and number in (0, last):
             bucket[0] = "value", low[number or 1]
             bucket.insert(1 if entry.kind is Aggregate.LQUANTIZE else 2,
@@ -221,8 +215,3 @@ def _shown(content: bytes) -> str:
     if (text or not content) and set(text) <= PRINTABLE and not rest.strip(b"\0"):
         return text.decode("ascii")
     return "0x" + content.hex()
-
-
-def _known(text: str) -> str:
-    """Return a text whose bytes that are not UTF-8 are escapes such as ``\\xff``."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -9,13 +9,18 @@ from dtrace.d.compile.actions import ACTIONS
 from dtrace.d.compile.records import Recorded
 from dtrace.run import render, values
 from dtrace.run.aggregations import Entry
-from dtrace.run.consumer import Consumer, Enabled, Failure
+from dtrace.run.consumer import Consumer, Enabled, Failure, memory_of
 from dtrace.run.render import Symbols
 from dtrace.run.values import Value
 
 Row = dict[str, Value]
 # Handlers of actions that have no value in the output
 CHANGES = ("changed", "set_option", "reopen", "system", "truncate_output")
+
+
+def escaped_text(text: str) -> str:
+    """Return a text whose bytes that are not UTF-8 are escapes such as ``\\xff``."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def ignore(_row: Row) -> None:
@@ -55,12 +60,9 @@ class Structured(Consumer):
         converted = values.all_recorded(action.fields, parts, self.symbols)
         row: Row = {"action": action.name}
         if action.name == "printf":
-            text = self._text(action, parts).encode("utf-8", "surrogateescape")
-            return row | {"text": text.decode("utf-8", "backslashreplace"), "arguments": converted}
+            return row | {"text": escaped_text(self._text(action, parts)), "arguments": converted}
         if action.name == "tracemem":
-            size = int.from_bytes(parts[1], "little") if len(parts) > 1 else len(parts[0])
-            content = parts[0][:size] if 0 < size <= len(parts[0]) else parts[0]
-            return row | {"value": content.hex()}
+            return row | {"value": memory_of(parts).hex()}
         if action.name == "printm":
             return row | {"value": parts[1][: int.from_bytes(parts[0], "little")].hex()}
         if action.name == "exit":

@@ -17,7 +17,7 @@ from emu.host.input_file import InputFile
 
 ADDRESS = (1 << 48) - 1  # highest address of a user program
 NUMBERS = (1 << 13) - 1  # highest ID of a process name; KernelSymbols uses the higher bits
-MOST_MAPPED = 20_000  # maximum number of mappings that are kept of a process
+MOST_MAPPED = 20_000  # maximum number of mappings kept for a process
 NOWHERE = (0, 0, 0, 0, 0)  # state of a file that is not the host's
 TRAMPOLINE = "<signal handler called>"  # as in gdb
 NAME = 19  # maximum length of a process's name (FreeBSD's MAXCOMLEN)
@@ -40,7 +40,7 @@ class UserPrograms:
         self._own = {name[:NAME]: path for name, path in (files or {}).items()}
         self._chosen = {name[:NAME]: path for name, path in (chosen or {}).items()}
         self._files = self._own | self._chosen
-        self._known: dict[str, ProgramFile | ImageError] = {}
+        self._known: dict[str, ProgramFile | KinstError] = {}
         self._names: list[str] = [""]
         self._fixed: dict[str, bool] = {}  # answers of ``knows``
         self._contents, self._debug_file = contents, debug_file
@@ -181,15 +181,7 @@ class UserPrograms:
 
         :raises KinstError: if it cannot be read, or is not such a file.
         """
-        if path not in self._objects:
-            try:
-                self._objects[path] = self._of_guest(path)
-            except KinstError as error:
-                self._objects[path] = error
-        known = self._objects[path]
-        if isinstance(known, KinstError):
-            raise known
-        return known
+        return _cached(self._objects, path, self._of_guest)
 
     def _of_guest(self, path: str) -> ProgramFile:
         if self._contents is None or not path.startswith("/"):
@@ -210,15 +202,7 @@ class UserPrograms:
 
         :raises ImageError: if its file is unknown, or is not a program.
         """
-        if name not in self._known:
-            try:
-                self._known[name] = self._load(name)
-            except ImageError as error:
-                self._known[name] = error
-        known = self._known[name]
-        if isinstance(known, ImageError):
-            raise known
-        return known
+        return _cached(self._known, name, self._load)
 
     def other_code(self, name: str) -> int | None:
         """Return the first address at which the user's file differs from the guest's program.
@@ -238,6 +222,20 @@ class UserPrograms:
             raise ImageError(f"the file of program '{name}' is unknown; give it with --program "
                              "FILE (it must have symbols)")
         return ProgramFile(path)
+
+
+def _cached(known: dict[str, ProgramFile | KinstError], key: str,
+            load: Callable[[str], ProgramFile]) -> ProgramFile:
+    """Return a file, or raise the error, that ``load`` made the first time."""
+    if key not in known:
+        try:
+            known[key] = load(key)
+        except KinstError as error:
+            known[key] = error
+    found = known[key]
+    if isinstance(found, KinstError):
+        raise found
+    return found
 
 
 def frame_word(number: int, address: int) -> int:

@@ -12,6 +12,7 @@ from dtrace.stacks.frame_step import FrameStep, find_step, record_step
 from dtrace.stacks.user_programs import ADDRESS, UserPrograms
 from dwarf.debug_file import DebugDataError
 from dwarf.eh_frames import EhFrames
+from dwarf.frames import Rule
 from emu.arch.arch import Arch
 from emu.elf.program import ProgramFile
 from emu.elf.symbols import Symbol
@@ -42,9 +43,6 @@ class UserStep(NamedTuple):
     kept: bool = True
 
 
-DAMAGED = UserStep(StepKind.RECORD, None, True)
-
-
 class UserSteps:
     """Finder of steps, with a cache.
 
@@ -61,7 +59,7 @@ class UserSteps:
         self._trampoline, self._read = trampoline, read
         self._follower = FrameFollower(arch, trap, read, lambda _address: False)
         self._steps: dict[tuple[int, bool], UserStep] = {}
-        self._codes: dict[ProgramFile, FileSteps | None] = {}  # None: it is damaged
+        self._codes: dict[ProgramFile, FileSteps] = {}
         self._changes = programs.changes
 
     def step(self, word: int, is_return: bool) -> UserStep:
@@ -83,15 +81,8 @@ class UserSteps:
             return self._outside(word, is_return)
         file, moved = place
         if file not in self._codes:
-            try:
-                self._codes[file] = FileSteps(self._arch, self._trap, file)
-            except KinstError:
-                self._codes[file] = None
-        code = self._codes[file]
-        try:
-            return DAMAGED if code is None else code.step((word & ADDRESS) - moved, is_return)
-        except DebugDataError:  # this entry is damaged
-            return DAMAGED
+            self._codes[file] = FileSteps(self._arch, self._trap, file)
+        return self._codes[file].step((word & ADDRESS) - moved, is_return)
 
     def _outside(self, word: int, is_return: bool) -> UserStep:
         """Return the step from code that is in no known file."""
@@ -109,23 +100,21 @@ class UserSteps:
 class FileSteps:
     """Finder of steps in one program or shared object; addresses are those in the file.
 
-    :raises KinstError: if the file's call frame information is damaged.
+    Damaged call frame information counts as none.
     """
 
     def __init__(self, arch: Arch, trap: GuestTrap, file: ProgramFile) -> None:
         self._arch, self._trap, self._file = arch, trap, file
-        self._frames, self._plt = EhFrames(*file.call_frames()), file.section_range(PLT)
+        self._plt = file.section_range(PLT)
+        try:
+            self._frames = EhFrames(*file.call_frames())
+        except KinstError:
+            self._frames = EhFrames(b"", 0)
         self._follower = FrameFollower(arch, trap, self._code, self._function_begins)
 
     def step(self, pc: int, is_return: bool) -> UserStep:
-        """Return the step from an address to its caller.
-
-        :raises DebugDataError: if the call frame information is damaged.
-        """
-        known = self._arch.dwarf_registers
-        rule = self._frames.rule(pc - is_return)
-        if rule is not None and not (rule.base < len(known) and known[rule.base]):
-            rule = None
+        """Return the step from an address to its caller."""
+        rule = self._rule(pc - is_return)
         function = self._function(pc - is_return)
         called = is_return and self._follower.follows_call(pc)
         if rule is None and not is_return and self._plt[0] <= pc < self._plt[1]:
@@ -143,6 +132,15 @@ class FileSteps:
             return UserStep(StepKind.RECORD, None, called)
         return UserStep(StepKind.GUESS, FrameStep(frame.base, frame.offset, tuple(
             (register, at, WORD) for register, at in frame.saved), frame.link), called)
+
+    def _rule(self, address: int) -> Rule | None:
+        known = self._arch.dwarf_registers
+        try:
+            rule = self._frames.rule(address)
+        except DebugDataError:
+            return None
+        return rule if rule is not None and known[rule.base : rule.base + 1] not in (
+            (), ("",)) else None
 
     def _in_plt(self, pc: int) -> FrameStep:
         """Return the step from the procedure linkage table, which has no frame of its own."""

@@ -65,11 +65,10 @@ class FrameFollower:
         state = _Epilogue(arch)
         before = self._before(function, address)
         for _ in range(MOST):
-            code = self._read(address, LONGEST)
-            length, verdict = self._trap.instructions.classify(code, address)
-            code = code[:length]
-            if not length or len(code) < length:
+            found = self._instruction(address)
+            if found is None:
                 return None
+            code, verdict = found
             if self._trap.instructions.is_return(code):
                 return self._known(state.frame())
             target = self._trap.instructions.jump_target(before, verdict)
@@ -87,8 +86,14 @@ class FrameFollower:
                 if not state.take(self._stack_effect(code), stored):
                     return None
             before = verdict
-            address += length
+            address += len(code)
         return None
+
+    def _instruction(self, address: int) -> tuple[bytes, Verdict] | None:
+        """Return the bytes and the verdict of an instruction, or None if the code is unknown."""
+        code = self._read(address, LONGEST)
+        length, verdict = self._trap.instructions.classify(code, address)
+        return (code[:length], verdict) if 0 < length <= len(code) else None
 
     def _before(self, function: Symbol, address: int) -> Verdict | None:
         """Return the instruction before an indirect jump, or None.
@@ -102,11 +107,11 @@ class FrameFollower:
         for _ in range(MOST_BODY):
             if at >= address:
                 break
-            code = self._read(at, LONGEST)
-            length, before = table.classify(code, at)
-            if not length or len(code) < length:
+            found = self._instruction(at)
+            if found is None:
                 return None
-            at += length
+            code, before = found
+            at += len(code)
         return before if at == address else None
 
     def in_prologue(self, function: Symbol, address: int) -> CodeFrame | None:
@@ -121,11 +126,10 @@ class FrameFollower:
         for _ in range(MOST):
             if at >= address:
                 break
-            code = self._read(at, LONGEST)
-            length, verdict = self._trap.instructions.classify(code, at)
-            code = code[:length]
-            if not length or len(code) < length or self._ends(verdict, code):
+            found = self._instruction(at)
+            if found is None or self._ends(found[1], found[0]):
                 return None
+            code = found[0]
             change = self._stack_effect(code)
             if change.base or {arch.sp, arch.link} & change.lost:
                 return None
@@ -136,7 +140,7 @@ class FrameFollower:
             if frame_register in changed and frame_register not in saved:
                 return None
             lowered -= change.change
-            at += length
+            at += len(code)
         if at != address:
             return None
         if arch.link is not None:
@@ -166,11 +170,10 @@ class FrameFollower:
         for _ in range(MOST_BODY):
             if at >= address:
                 break
-            code = self._read(at, LONGEST)
-            length, verdict = self._trap.instructions.classify(code, at)
-            code = code[:length]
-            if not length or len(code) < length:
+            found = self._instruction(at)
+            if found is None:
                 return None
+            code, verdict = found
             prologue = prologue and not self._ends(verdict, code)
             change = self._stack_effect(code)
             if self._makes_record(code, at):
@@ -178,7 +181,7 @@ class FrameFollower:
             if not prologue:
                 if change.change < 0 or arch.sp in change.lost:
                     return None
-                at += length
+                at += len(code)
                 continue
             if change.base or arch.sp in change.lost:
                 return None
@@ -187,7 +190,7 @@ class FrameFollower:
                     saved.setdefault(register, offset - lowered)
             changed |= change.lost
             lowered -= change.change
-            at += length
+            at += len(code)
         if at != address:
             return None
         if arch.link is None:

@@ -49,7 +49,7 @@ cdef int program_running(Dispatch *d) noexcept nogil:
 
 
 cdef uint64_t program_process(Dispatch *d, uint64_t process) noexcept nogil:
-    """Return the process whose program a process executes: for a child of vfork(2), its parent."""
+    """Return the process itself, or the ancestor whose memory it shares, as after vfork(2)."""
     cdef Programs *p = &d.programs
     cdef uint64_t space = 0
     cdef uint64_t parent = 0

@@ -52,7 +52,8 @@ COMMAND = (
 def arch(request):
     image = real_kernel(request.param)
     if catalog.headers(image) is None or not image.path.with_name(catalog.ROOT_FILE).is_file():
-        pytest.skip(f"no base system for {request.param} next to {image.path}")
+        pytest.skip(f"no base system for {request.param}: put the root.ufs and base of 'kinst "
+                    f"images fetch RELEASE/ARCH --base' next to {image.path}")
     return request.param
 
 

@@ -209,9 +209,10 @@ def test_the_trampoline_of_a_program_with_a_known_file_is_found(tmp_path):
     assert steps.step(programs.frame("p", 0x1000), False).kept
 
 
-def test_a_damaged_file_leaves_its_frames_to_the_records():
-    process = Process("amd64", b"\x90", frames_of("amd64")[:-3])
-    assert process.step(FIRST) == (StepKind.RECORD, None, True, True)
+def test_damaged_call_frame_information_counts_as_none():
+    process = Process("amd64", b"\x90" * 4 + CALL["amd64"], frames_of("amd64")[:-3])
+    assert process.step(FIRST).kind == StepKind.GUESS
+    assert process.step(FIRST + 9, True).called and not process.step(FIRST + 8, True).called
 
 
 def test_steps_are_found_again_when_a_process_maps_more_files():
