@@ -20,6 +20,7 @@ from kinst.providers.kinst_provider import PROVIDER as KINST
 from kinst.providers.patterns import matches
 from kinst.providers.pid import Pid
 from kinst.providers.provider import MadeProbes, Provider, Wanted
+from kinst.providers.usdt import Usdt, names_process
 
 FIELDS = ("provider", "module", "function", "name")
 
@@ -67,18 +68,20 @@ def create(
     index: Callable[[], DebugIndex] | None = None,
     types: Callable[[], Types] | None = None,
     program: Callable[[int], TracedProgram] | None = None,
+    programs: Callable[[int | None], Sequence[TracedProgram]] | None = None,
 ) -> MadeProbes:
     """Create a description's probes with every provider that the description matches.
 
     :param unsafe: whether to probe excluded functions, too.
     :param index: returns the debug data, for inline copies.
     :param types: returns the kernel's types, for system calls.
-    :param program: returns the program that a process runs, by process ID.
+    :param program: returns the program that a process runs, by process ID; ``programs``: see
+        ``Wanted``.
     :raises KinstError: with the error message of dtrace(1), naming the part that does not match.
     """
     try:
         known = modules_of(breakpoints.image)
-        if not Pid().matches(wanted.provider) and not any(
+        if not Pid().matches(wanted.provider) and not Usdt().matches(wanted.provider) and not any(
                 matches(wanted.module, module) for module in known) and not any(
                 matches(wanted.module, probe.module) for probe in breakpoints.declared):
             function = wanted.function or wanted.module
@@ -94,7 +97,7 @@ def create(
                 text = f"{wanted.provider}:{wanted.module}:{function}:{name}"
             made = _made(breakpoints, meant, Wanted(
                 text, function, name, unsafe, index, wanted.module, wanted.provider, types,
-                program))
+                program, programs))
             created.numbers.extend(made.numbers)
             created.text.extend(made.text)
             created.reports.extend(made.reports)
@@ -138,5 +141,5 @@ def _made(breakpoints: ProbeTable, providers: Sequence[Provider], asked: Wanted)
         created.reports.extend(made.reports)
         created.copies.update(made.copies)
     if len(refusals) == len(providers):
-        raise refusals[0]
+        raise refusals[-1 if names_process(asked.provider) else 0]
     return created

@@ -5,5 +5,6 @@ from kinst.providers.kinst_provider import Kinst
 from kinst.providers.pid import Pid
 from kinst.providers.provider import Provider
 from kinst.providers.sdt import Sdt
+from kinst.providers.usdt import Usdt
 
-PROVIDERS: tuple[Provider, ...] = (Kinst(), Fbt(), Pid(), Sdt())
+PROVIDERS: tuple[Provider, ...] = (Kinst(), Fbt(), Pid(), Sdt(), Usdt())

@@ -1,12 +1,14 @@
-"""Where a process that does not exist yet will map files, found by running its command in advance.
+"""What processes that do not exist yet will map, found by running a command in advance.
 
 Nothing that observes the guest changes its run, so the traced run maps the same files at the same
-addresses.
+addresses, unless an action or the answer to a program's question about a probe changes it.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from dtrace.stacks.mapped_files import MappedFile, mapped_files
+from dtrace.stacks.user_programs import NAME
 from dwarf.members import MemberError
 from dwarf.types import Types
 from emu.host.errors import KinstError, MemoryAccessError
@@ -16,16 +18,27 @@ from kinst.probes.breakpoints import Breakpoints
 from kinst.probes.traced_program import offsets
 
 MOST_MAPPED = 20_000  # maximum number of different mappings of a process
+MOST_PROGRAMS = 10_000  # maximum number of programs that are followed
 
 
-def mapped_in_advance(machine: UnicornMachine, types: Types, number: int, name: str,
-                      run: Callable[[], None]) -> list[MappedFile]:
-    """Return the files that a process maps at any time while a command runs.
+@dataclass
+class RunProgram:
+    """A program that a process runs while it has a name.
+
+    :param executed: whether the process has executed it, instead of being a copy of its parent.
+    :param files: the files that it has mapped at any time.
+    """
+
+    executed: bool
+    files: dict[MappedFile, None] = field(default_factory=dict)
+
+
+def run_in_advance(machine: UnicornMachine, types: Types, run: Callable[[], None]
+                   ) -> dict[tuple[int, str], RunProgram]:
+    """Return the programs that processes run while a command runs, by process ID and name.
 
     The machine is then as before.
 
-    :param number: ID of the process.
-    :param name: name of the process while it executes the program in question.
     :param run: runs the command.
     :raises KinstError: if that fails, or the kernel's types do not describe maps.
     """
@@ -37,24 +50,41 @@ def mapped_in_advance(machine: UnicornMachine, types: Types, number: int, name: 
         places = offsets(types, programs.members)
     except MemberError as error:
         raise KinstError(f"the kernel's types do not describe processes: {error}") from None
-    found: dict[MappedFile, None] = {}
+    found: dict[tuple[int, str], RunProgram] = {}
 
-    def look(_probe: object, _state: object) -> None:
+    def note(number: int, name: str, files: list[MappedFile], executed: bool) -> None:
+        one = found.get((number, name))
+        if one is None and len(found) < MOST_PROGRAMS:
+            one = found[number, name] = RunProgram(executed)
+        if one is not None:
+            one.executed |= executed
+            if len(one.files) < MOST_MAPPED:
+                one.files.update(dict.fromkeys(files))
+
+    def look(probe: int, _state: object) -> None:
         try:
             process = machine.read_u64(thread_of(machine) + places.process)
-            if int.from_bytes(machine.read(process + places.number, 4), "little") != number:
-                return
-            text = machine.read(process + places.name, len(name.encode()) + 1)
-            if text == name.encode() + b"\0" and len(found) < MOST_MAPPED:
-                found.update(dict.fromkeys(maps.of(process)))
+            number = int.from_bytes(machine.read(process + places.number, 4), "little")
+            flags = int.from_bytes(machine.read(process + places.flags, 4), "little")
+            name = machine.read(process + places.name, NAME).partition(b"\0")[0].decode(
+                "utf-8", "replace")
+            files = maps.of(process)
         except MemoryAccessError:
             return  # the kernel's structures are damaged
+        if probe in forks:
+            note(breakpoints.dispatcher.made[0], name, files, False)
+        else:
+            note(number, name, files, bool(flags & members.executed))
 
-    breakpoints = Breakpoints(machine, look)
-    wanted = {*programs.executes, *programs.maps.calls}
+    members = programs.members
+    breakpoints = Breakpoints(machine, lambda probe, state: look(probe.id - 1, state))
+    forks = set[int]()
     for index, one in enumerate(breakpoints.declared):
-        if one.call is not None and one.call.returns and one.function in wanted:
-            breakpoints.add_static(index, lambda: types)
+        if one.call is not None and one.call.returns and one.function in (
+                *programs.executes, *programs.maps.calls, *programs.forks):
+            number = breakpoints.add_static(index, lambda: types)
+            if one.function in programs.forks:
+                forks.add(number)
     kept, text = machine.snapshot(), bytes(machine.console.text)
     stream, machine.console.stream = machine.console.stream, None
     try:
@@ -68,4 +98,4 @@ def mapped_in_advance(machine: UnicornMachine, types: Types, number: int, name: 
         machine.restore(kept)
         machine.console.stream = stream
         machine.console.text[:] = text
-    return list(found)
+    return found

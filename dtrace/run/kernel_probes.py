@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from dtrace.d.compile.program import ListedProbe
+from dtrace.d.language.attributes import attributes_text
 from dtrace.descriptions.description import Description, create, modules_of
 from dtrace.descriptions.providers import PROVIDERS
 from dtrace.run.timers import GLOB, OwnProbes
@@ -18,6 +19,7 @@ from kinst.probes.traced_program import TracedProgram
 from kinst.providers import fbt, kinst_provider
 from kinst.providers.patterns import matches
 from kinst.providers.pid import Pid
+from kinst.providers.usdt import Usdt
 
 OF_CODE = (kinst_provider.PROVIDER, fbt.PROVIDER)  # providers that need only the kernel's functions
 FIRST_PROBE = 100  # ID of a kernel's first probe; DTrace's own probes have lower IDs
@@ -30,7 +32,8 @@ class KernelProbes:
     :param unsafe: whether to probe excluded functions, too.
     :param index: returns the debug data, for inline functions.
     :param types: returns the kernel's types, for system calls.
-    :param program: returns the program that a process runs.
+    :param program: returns the program that a process runs; ``programs``: see ``Wanted`` of
+        kinst/providers/provider.py.
     """
 
     breakpoints: ProbeTable
@@ -38,6 +41,7 @@ class KernelProbes:
     index: Callable[[], DebugIndex] | None
     types: Callable[[], Types] | None = None
     program: Callable[[int], TracedProgram] | None = None
+    programs: Callable[[int | None], Sequence[TracedProgram]] | None = None
     own: OwnProbes = field(default_factory=OwnProbes)
     # Messages about instructions that could not be probed
     reports: list[str] = field(default_factory=list)
@@ -55,8 +59,30 @@ class KernelProbes:
         """
         if parts not in self._asked:
             own = self.own.match(parts)
-            self._asked[parts] = [*own, *self._kernel(parts, bool(own))]
+            self._asked[parts] = [*own, *self._others(parts, bool(own))]
         return self._asked[parts]
+
+    def _others(self, parts: tuple[str, str, str, str], own: bool) -> list[ListedProbe]:
+        """Return the probes of the kernel and of programs that match a description.
+
+        Without a provider, probes that programs declare are looked for only if there are no others.
+        """
+        provider, module, function, name = parts
+        found, error = list[ListedProbe](), None
+        try:
+            found = self._kernel(parts, own)
+        except ProbeError as failure:
+            if provider or own or not name:
+                raise
+            error = failure
+        if found or own or provider or not name or self.programs is None:
+            return found
+        try:
+            return self._kernel(("*", module, function, name), own)
+        except ProbeError:
+            if error is None:
+                return []
+            raise error from None
 
     def _kernel(self, parts: tuple[str, str, str, str], own: bool) -> list[ListedProbe]:
         """Return the kernel's probes that match a description.
@@ -67,7 +93,8 @@ class KernelProbes:
         if provider in ("dtrace", "profile"):
             return []
         # If the provider is named in full, continue even without a match, to report errors.
-        named = Pid().matches(provider) or any(provider == item.name for item in PROVIDERS)
+        named = (Pid().matches(provider) or Usdt().matches(provider)
+                 or any(provider == item.name for item in PROVIDERS))
         if not (named or any(matches(module, item) for item in modules_of(self.breakpoints.image))
                 or self._declares(lambda item: matches(module, item.module))):
             return []
@@ -79,7 +106,7 @@ class KernelProbes:
         text = ":".join(parts)
         try:
             made = create(self.breakpoints, Description(text, provider, module, function, name),
-                          self.unsafe, self.index, self.types, self.program)
+                          self.unsafe, self.index, self.types, self.program, self.programs)
         except KinstError as error:
             raise ProbeError(str(error).removeprefix(f"invalid probe specifier {text}: "),
                              error.tag if isinstance(error, ProbeError) else "") from None
@@ -107,7 +134,9 @@ class KernelProbes:
 
     def _probe(self, number: int, inlined: tuple[int, ...] = ()) -> ListedProbe:
         provider, module, function, name = self.breakpoints.names(number)
-        return ListedProbe(self._base + number, provider, module, function, name, inlined)
+        static = self.breakpoints.static(number)
+        promised = () if static is None else tuple(map(attributes_text, static.attributes))
+        return ListedProbe(self._base + number, provider, module, function, name, inlined, promised)
 
     def entered(self, probe: ListedProbe) -> list[tuple[Function, int]]:
         """Return (copy, address of the probe) for each inline copy that begins at a probe."""

@@ -1,9 +1,10 @@
 """Processes of the guest, which D programs refer to by ``$target`` or a process ID."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from dtrace.debug.symbols import find_symbol
+from dtrace.run.advance_run import RunProgram
 from dtrace.stacks.mapped_files import MappedFile
 from dtrace.stacks.threads import Threads
 from dtrace.stacks.user_programs import NAME, UserPrograms, moves
@@ -21,16 +22,17 @@ class GuestProcesses:
     :param next_program: returns the name of the program for which the next process will be created;
         empty: unknown.
     :param mapped: returns the files that a process has mapped, given the address of its structure.
-    :param in_advance: returns the files that the next process will map, given its ID and its name;
-        None: that cannot be known.
+    :param in_advance: returns the programs that later processes will run, by process ID and name
+        (``advance_run.py``); None: that cannot be known.
     """
 
     def __init__(self, machine: Machine, programs: UserPrograms, next_program: Callable[[], str],
                  mapped: Callable[[int], list[MappedFile]],
-                 in_advance: Callable[[int, str], list[MappedFile]] | None) -> None:
+                 in_advance: Callable[[], Mapping[tuple[int, str], RunProgram]] | None) -> None:
         self._machine, self._programs, self._next_program = machine, programs, next_program
         self._mapped, self._in_advance = mapped, in_advance
         self._known: dict[tuple[int, str], TracedProgram] = {}
+        self._later: Mapping[tuple[int, str], RunProgram] | None = None
 
     @property
     def made_next(self) -> int:
@@ -92,13 +94,55 @@ class GuestProcesses:
         """
         if (process, name) in self._known:
             return self._known[process, name]
-        if exists:
-            files = self._mapped(next(thread.address for thread in Threads(self._machine).all()
-                                      if thread.pid == process))
-        elif self._in_advance is not None:
-            files = self._in_advance(process, name)
-        else:
-            files = []
+        files = self._files_of(process) if exists else list(
+            self._of_later(process, name).files)
+        objects = self._objects(name, files)
+        if not objects or objects[0].name[:NAME] != name:
+            return None
+        self._known[process, name] = TracedProgram(process, name, objects, not exists)
+        return self._known[process, name]
+
+    def programs(self, process: int | None) -> Sequence[TracedProgram]:
+        """Return the programs that a process runs, one after the other, as far as they are known.
+
+        :param process: its ID; None: the programs of all processes, also of later ones.
+        :raises KinstError: if there is no such process, or running the command in advance fails.
+        """
+        known = {thread.pid: thread.process for thread in Threads(self._machine).all()}
+        found = list[TracedProgram]()
+        for number, name in known.items():
+            if number and name and process in (None, number):
+                found += self._traced(number, name[:NAME], self._files_of(number), False)
+        for (number, name), one in self._all_later().items():
+            if process in (None, number):
+                found += self._traced(number, name, list(one.files), one.executed)
+        if not found and process is not None:
+            return [self.program(process)]
+        return found
+
+    def _traced(self, process: int, name: str, files: Sequence[MappedFile], executed: bool
+                ) -> Iterable[TracedProgram]:
+        if self._programs.knows(name):
+            yield TracedProgram(
+                process, name, (TracedObject(name, self._programs.file(name), 0),), executed)
+        elif objects := self._objects(name, files):
+            yield TracedProgram(process, name, objects, executed)
+
+    def _files_of(self, process: int) -> list[MappedFile]:
+        return self._mapped(next(thread.address for thread in Threads(self._machine).all()
+                                 if thread.pid == process))
+
+    def _all_later(self) -> Mapping[tuple[int, str], RunProgram]:
+        """Return the programs that later processes will run, from the cache if possible."""
+        if self._later is None:
+            self._later = {} if self._in_advance is None else self._in_advance()
+        return self._later
+
+    def _of_later(self, process: int, name: str) -> RunProgram:
+        return self._all_later().get((process, name), RunProgram(False))
+
+    def _objects(self, name: str, files: Sequence[MappedFile]) -> tuple[TracedObject, ...]:
+        """Return the programs and shared objects among mapped files, the named one first."""
         made = list[TracedObject]()
         for path in dict.fromkeys(one.path for one in files):
             try:
@@ -108,11 +152,7 @@ class GuestProcesses:
             parts = [one for one in files if one.path == path]
             made += [TracedObject(PurePosixPath(path).name, file, moved)
                      for moved in moves(file, parts)]
-        objects = sorted(made, key=lambda one: one.name[:NAME] != name)
-        if not objects or objects[0].name[:NAME] != name:
-            return None
-        self._known[process, name] = TracedProgram(process, name, tuple(objects), not exists)
-        return self._known[process, name]
+        return tuple(sorted(made, key=lambda one: one.name[:NAME] != name))
 
 
 def _missing(process: int, known: Mapping[int, str]) -> str:

@@ -1,18 +1,17 @@
 """Kernel that D programs trace, with the kernel's probes, types and state."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from dtrace.debug.debug_index import debug_index
-from dtrace.run.advance_run import mapped_in_advance
+from dtrace.run.advance_run import RunProgram, run_in_advance
 from dtrace.run.guest_state import GuestState
 from dtrace.run.kernel import KernelSymbols
 from dtrace.run.kernel_probes import KernelProbes
 from dtrace.run.processes import GuestProcesses
 from dtrace.run.qemu_guest import QemuGuest
 from dtrace.run.unicorn_guest import UnicornGuest
-from dtrace.stacks.mapped_files import MappedFile
 from dtrace.stacks.user_programs import UserPrograms
 from dwarf.types import Types
 from emu.elf.image import Image
@@ -54,17 +53,17 @@ def new_target(breakpoints: Breakpoints | SeamBreakpoints, types: Types | None, 
     :param programs: programs whose functions are named in user stacks.
     :param next_program: returns the name of the program for which the next process will be created.
     :param stops: whether the workload stops when tracing ends.
-    :param command: runs the workload, to find out what its first process maps; None: unknown.
+    :param command: runs the workload, to find out what its processes map; None: unknown.
     """
     machine = breakpoints.machine
-    in_advance: Callable[[int, str], list[MappedFile]] | None = None
+    in_advance: Callable[[], Mapping[tuple[int, str], RunProgram]] | None = None
     if command is not None and types is not None and isinstance(machine, UnicornMachine):
-        in_advance = partial(mapped_in_advance, machine, types, run=command)
+        in_advance = partial(run_in_advance, machine, types, command)
     processes = GuestProcesses(machine, programs, next_program,
                                lambda thread: guest.mapped(thread), in_advance)
     probes = KernelProbes(
         breakpoints, unsafe, None if types is None else lambda: debug_index(breakpoints.image),
-        None if types is None else lambda: types, processes.program)
+        None if types is None else lambda: types, processes.program, processes.programs)
     guest: GuestState
     if isinstance(breakpoints, Breakpoints):
         guest = UnicornGuest(breakpoints, probes, types, stops)

@@ -13,13 +13,14 @@ from emu.elf.reader import (
     ElfFile,
     read_file,
 )
-from emu.elf.symbols import Symbol, SymbolTable
+from emu.elf.symbols import SYMBOL, Symbol, SymbolTable
 from emu.host.errors import ImageError
 from emu.host.input_file import InputFile
 
 PF_X, PAGE = 1, 4096
 SHT_PROGBITS, SHF_EXECINSTR = 1, 4
 MOST_PARTS = 64  # maximum number of segments that a loader maps
+ALIAS = b"$dtrace"  # beginning of the names that dtrace -G adds
 END = 1 << 47  # end of a program's address space
 MOST_COVERED = 16  # maximum total size of all functions, as a multiple of the code size
 
@@ -49,8 +50,9 @@ class ProgramFile:
         if table is None or table.link >= len(named.sections):
             raise ImageError(f"{path}: has no symbols (it was stripped)")
         self.path, self.machine, self._file = path, elf.machine, elf
+        strings = named.content(named.sections[table.link])
         self.symbols = SymbolTable(
-            named.content(table), named.content(named.sections[table.link]),
+            _without_aliases(named.content(table), strings), strings,
             path.name if movable else path.stem)
         sizes: dict[int, int] = {}
         for function in self.symbols.functions():
@@ -88,8 +90,26 @@ class ProgramFile:
 
         :raises ImageError: if the section is truncated.
         """
-        section = self._file.section(".eh_frame")
+        return self.section_content(".eh_frame")
+
+    def section_content(self, name: str) -> tuple[bytes, int]:
+        """Return the contents and the address of a section; both are empty if there is none.
+
+        :raises ImageError: if the section is truncated.
+        """
+        section = self._file.section(name)
         return (b"", 0) if section is None else (self._file.content(section), section.address)
+
+    def code_at(self, address: int, size: int) -> bytes:
+        """Return at most ``size`` bytes of code at an address, before the file is moved.
+
+        :raises ImageError: if the file has no code there.
+        """
+        for one in self._file.segments:
+            at = address - one.virtual
+            if one.kind == PT_LOAD and one.flags & PF_X and 0 <= at < one.in_file:
+                return bytes(self._file.piece(one.offset + at, min(size, one.in_file - at)))
+        raise ImageError(f"{self.path}: has no code at {address:#x}")
 
     def section_range(self, name: str) -> tuple[int, int]:
         """Return the first address of a section and that after it; (0, 0) if there is none."""
@@ -143,6 +163,15 @@ class ProgramFile:
         if len(mine) == len(theirs):
             return None
         return max(mine, theirs, key=len)[min(len(mine), len(theirs))][0]
+
+
+def _without_aliases(entries: bytes, strings: bytes) -> bytes:
+    """Return symbols without the second names that dtrace(1) gives to functions with probes."""
+    if ALIAS not in strings:
+        return entries
+    return b"".join(entries[at : at + SYMBOL.size] for at in range(
+        0, len(entries) - SYMBOL.size + 1, SYMBOL.size)
+        if not strings.startswith(ALIAS, SYMBOL.unpack_from(entries, at)[0]))
 
 
 def needs_loader(path: Path) -> bool:

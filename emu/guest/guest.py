@@ -649,6 +649,7 @@ class GuestPrograms:
         not keep them.
     :param errors: names of the error numbers that system calls return.
     :param executes: names of the system calls that begin a program.
+    :param forks: names of the system calls that create a process and return its ID.
     :param maps: members that describe the files that a process has mapped; None: unknown.
     :param debug_file: path of the file with the symbols of a stripped file, whose path replaces
         ``{}``; empty: there are no such files.
@@ -668,6 +669,7 @@ class GuestPrograms:
     arguments: tuple[tuple[str, str], ...] = ()
     errors: Mapping[int, str] = field(default_factory=dict)
     executes: tuple[str, ...] = ()
+    forks: tuple[str, ...] = ()
     writes: tuple[str, str] = ("", "")
     maps: MapMembers | None = None
     debug_file: str = ""

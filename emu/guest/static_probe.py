@@ -58,9 +58,11 @@ class SystemCall:
 
 @dataclass(frozen=True)
 class StaticProbe:
-    """A static probe that the kernel declares.
+    """A static probe that the kernel or a program declares.
 
     :param call: system call of the probe, which then has no tracepoints.
+    :param attributes: stability of a program's provider, modules, functions, names and arguments,
+        three numbers each (``dwarf/dof.py``); empty: that of the kernel's providers.
     """
 
     provider: str
@@ -70,6 +72,7 @@ class StaticProbe:
     arguments: tuple[Argument, ...]
     tracepoints: tuple[Tracepoint, ...]
     call: SystemCall | None = None
+    attributes: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def text(self) -> str:

@@ -5,15 +5,16 @@ from libc.stdint cimport uint32_t, uint64_t
 
 # Indexes of the values that an action reads with an ``argument_fn``: the first arguments of the
 # calling convention (0 to ARGUMENTS - 1), the function's return value (RESULT), whether the
-# function has already returned to its caller (AFTER), the arguments of a static probe or a system
-# call (from DECLARED on), and the registers by their index in the shape (from REGISTER on).
+# function has already returned to its caller (AFTER), the arguments of a static probe, a system
+# call or a program's own probe (from DECLARED on), and the registers by their index in the shape
+# (from REGISTER on).
 # Values are read only on demand, because reading one value takes as long as a whole firing.
 cdef enum:
     ARGUMENTS = 5
     RESULT = ARGUMENTS
     AFTER = 6
     DECLARED = 16
-    DECLARED_ARGUMENTS = 8
+    DECLARED_ARGUMENTS = 10
     REGISTER = 64
 
 ctypedef uint64_t (*argument_fn)(void *source, uint32_t number) noexcept nogil

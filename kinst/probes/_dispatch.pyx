@@ -93,7 +93,7 @@ cdef enum:
     MAX_ALL_TAILS = 1 << 22  # maximum number of pending tail calls and active inline copies
     MAX_TAIL_THREADS = 1 << 16
     # number of bits of a thread's key that hold the program number (at most MAX_PROGRAMS)
-    PROGRAM_BITS = 5
+    PROGRAM_BITS = 7
     # Reasons why a return cannot be awaited, in addition to the results 0 to 2 of ``await_address``
     TOO_MANY_OF_THREAD = 3
     TOO_MANY_OF_ALL = 4
@@ -108,6 +108,8 @@ cdef int DOUBLE = TrapPath.DOUBLE
 cdef int AT_RETURN = ProbeKind.RETURN
 cdef int STATIC = ProbeKind.STATIC
 cdef int PROGRAM_RETURN = ProbeKind.PROGRAM_RETURN
+cdef int PROGRAM_STATIC = ProbeKind.PROGRAM_STATIC
+cdef int PROGRAM_ASKED = ProbeKind.PROGRAM_ASKED
 
 include "_structures.pxi"
 
@@ -118,6 +120,7 @@ include "_system_call.pxi"
 include "_operation.pxi"
 include "_lock.pxi"
 include "_program.pxi"
+include "_program_static.pxi"
 include "_returns.pxi"
 include "_inline.pxi"
 include "_firing.pxi"
@@ -346,7 +349,7 @@ cdef class Dispatcher(ProbeBoundaries):
 
     @property
     def made(self):
-        """Eight arguments of the static or system call probe that is firing.
+        """The arguments of the static, system call or program's own probe that is firing.
 
         :raises RuntimeError: when no such probe is firing.
         """

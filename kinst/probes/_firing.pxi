@@ -115,8 +115,10 @@ cdef void firing_fire(Dispatch *d, const Site *s) noexcept nogil:
             inline_fire(d, s, i)
         elif d.probes[i].tail:
             return_leave_by_tail(d, s, i)
-        else:
-            d.making = d.probes[i].provider == STATIC
+        elif d.probes[i].provider == PROGRAM_ASKED:
+            op_put(d, d.result, 1)
+        elif d.probes[i].provider != PROGRAM_STATIC or program_static_arguments(d, i):
+            d.making = d.probes[i].provider in (STATIC, PROGRAM_STATIC)
             firing_fire_one(d, d.probes[i].primary)
         i = d.probes[i].next
     d.making = False

@@ -4,13 +4,23 @@ This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 """
 
 cdef enum:
-    MAX_PROGRAMS = 16
+    MAX_PROGRAMS = 100
     MAX_PROGRAM_HOOKS = 48  # maximum number of hooked ranges, all of which each translation checks
     NEAR = 64  # maximum distance in bytes between probes that share a hooked range
     PROGRAM_SHIFT = 56
     MAX_LEFT = 64  # maximum number of threads with an incomplete instruction
+    ON_STACK = 256  # more than any index of a register
+    MOST_ON_STACK = 256  # maximum number of words of the stack that hold arguments
+    MOST_SOURCES = 1 << 20  # maximum number of probes that programs declare
     COMM = 20  # size of a process's name in bytes
     MOST_SHARING = 64  # maximum number of processes, each the parent of the next, that share memory
+
+# Where a probe that a program declares finds its arguments: an index of a register, or ON_STACK plus
+# the number of an eight-byte word, counted from the stack pointer.
+cdef struct Sources:
+    int count
+    int declared  # number of the first arguments that the program declares
+    uint32_t place[DECLARED_ARGUMENTS]
 
 cdef struct Program:
     uint32_t process

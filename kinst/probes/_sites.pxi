@@ -45,6 +45,7 @@ cdef class ProbeSites(CodeReader):
         free(self.d.slot_site)
         free(self.d.slot_used)
         free(self.d.lock_swaps)
+        free(self.d.sources)
 
     def __init__(self, Engine engine, shape, classify):
         cdef Dispatch *d = &self.d
@@ -176,6 +177,50 @@ cdef class ProbeSites(CodeReader):
         """
         self.unchanging()
         return table_new_probe(&self.d, NONE, declared, STATIC)
+
+    def add_static_in_program(self, uint32_t declared, sources, int needed):
+        """Add a probe that a program declares, which has no instructions yet; return its number.
+
+        :param declared: its index among the declared probes.
+        :param needed: number of the first arguments without which it cannot fire; others are 0 if
+            they cannot be read.
+        :param sources: for each argument, (True, index of a register) or (False, index of an
+            eight-byte word, counted from the stack pointer).
+        """
+        self.unchanging()
+        cdef Sources found
+        cdef int i
+        memset(&found, 0, sizeof(Sources))
+        if len(sources) > DECLARED_ARGUMENTS:
+            raise ValueError(f"a probe can have at most {DECLARED_ARGUMENTS} arguments")
+        found.count, found.declared = len(sources), needed
+        for i, (is_register, place) in enumerate(sources):
+            if not is_register and not 0 <= place < MOST_ON_STACK:
+                raise ValueError(f"an argument must be in the first {MOST_ON_STACK} words")
+            found.place[i] = self.known_register(place) if is_register else ON_STACK + place
+        return program_static_add(&self.d, declared, &found)
+
+    def add_static_site(self, uint32_t probe, int program, uint64_t address, bytes code, bint asked):
+        """Add an instruction to a probe that a program declares.
+
+        :param asked: whether the program asks there if the probe is enabled.
+        :raises ValueError: if the bytes are not an instruction.
+        """
+        self.unchanging()
+        cdef uint32_t length = 0
+        cdef int32_t relative = 0
+        cdef uint32_t site, i
+        cdef int64_t template
+        if probe >= self.d.probe_count or self.d.probes[probe].provider != PROGRAM_STATIC or (
+                self.d.probes[probe].site != NONE):
+            raise ValueError("the probe is not one that a program declares")
+        template = self.template_of(code, len(code), address, &length, &relative)
+        if template < 0:
+            raise ValueError(f"{address:#x}: no instruction")
+        site = program_site(&self.d, program, address, <uint32_t>template, code, length, relative)
+        i = table_probe_at(&self.d, site, self.d.probes[probe].function,
+                           PROGRAM_ASKED if asked else PROGRAM_STATIC)
+        self.d.probes[i].primary = probe
 
     def add_tracepoint(self, uint32_t probe, uint64_t address, bytes code, uint64_t target):
         """Add a tracepoint to a static probe.
@@ -547,6 +592,7 @@ cdef class ProbeSites(CodeReader):
             memset(d.hash, 0xFF, (d.hash_mask + 1) * sizeof(uint32_t))
         d.site_count = d.probe_count = 0
         d.programs.count = 0
+        d.source_count = 0
         d.operation_count = d.pending_count = 0
         d.lock_count = d.lock_swap_count = 0
         d.lock_passing_count = 0

@@ -48,6 +48,8 @@ cdef struct Probe:
     uint8_t silent  # whether the probe only tracks its inline copy and never fires
     uint32_t copy
     int32_t lower  # at an entry of a copy: number of bytes by which the stack pointer is lowered
+    # for a probe that a program declares, the index of its arguments' ``Sources``
+    uint32_t sources
     # for a return probe at a jump, whether it fires when the jump's target function has returned
     uint8_t tail
 
@@ -298,7 +300,11 @@ cdef struct Dispatch:
     uint64_t made[DECLARED_ARGUMENTS]
     split_fn split
     Programs programs
-    bint making  # whether ``made`` holds the firing probe's arguments (static or system call)
+    Sources *sources
+    uint32_t source_count
+    uint32_t source_room
+    # whether ``made`` holds the firing probe's arguments (static, system call or program's own probe)
+    bint making
     Calls calls
     Tails tails
     InlineCopy *copies

@@ -13,6 +13,8 @@ class ProbeKind(enum.IntEnum):
     PROGRAM_OFFSET = 4  # like OFFSET, but in a program instead of the kernel
     PROGRAM_ENTRY = 5
     PROGRAM_RETURN = 6
+    PROGRAM_STATIC = 7  # a probe that a program declares
+    PROGRAM_ASKED = 8  # an instruction whose result tells the program that the probe is enabled
 
 
 class TrapPath(enum.IntEnum):

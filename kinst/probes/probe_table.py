@@ -22,6 +22,8 @@ KINDS: dict[int, tuple[str, str]] = {
     ProbeKind.OFFSET: ("kinst", ""), ProbeKind.ENTRY: ("fbt", "entry"),
     ProbeKind.RETURN: ("fbt", "return"), ProbeKind.PROGRAM_OFFSET: ("pid", ""),
     ProbeKind.PROGRAM_ENTRY: ("pid", "entry"), ProbeKind.PROGRAM_RETURN: ("pid", "return")}
+# Kinds of probes that are declared, by the kernel or by a program
+DECLARED_KINDS = (ProbeKind.STATIC, ProbeKind.PROGRAM_STATIC)
 # size in bytes of the first instruction of a far jump (riscv64 AUIPC)
 FAR_JUMP = 4
 # Values that the dispatcher returns instead of a probe's ID; -2 means that the probe is refused.
@@ -230,8 +232,8 @@ class ProbeTable(ProgramProbes):
     def names(self, number: int) -> tuple[str, str, str, str]:
         """Return the provider, module, function and name of a probe, by its number from 0."""
         address, _code, index, kind, _count, _removed = self.dispatcher.probe(number)
-        if kind == ProbeKind.STATIC:
-            static = self.declared[index]
+        static = self.static(number)
+        if static is not None:
             return static.provider, static.module, static.function, static.name
         function = self.functions[index]
         provider, name = KINDS[kind]
@@ -246,12 +248,12 @@ class ProbeTable(ProgramProbes):
     def function(self, number: int) -> Symbol | None:
         """Return the function that contains a probe, or None for a static probe."""
         _address, _code, index, kind, _count, _removed = self.dispatcher.probe(number)
-        return None if kind == ProbeKind.STATIC else self.functions[index]
+        return None if kind in DECLARED_KINDS else self.functions[index]
 
     def offset(self, number: int) -> int:
         """Return a probe's offset in its function, or 0 for a static probe."""
         address, _code, index, kind, _count, _removed = self.dispatcher.probe(number)
-        if kind == ProbeKind.STATIC:
+        if kind in DECLARED_KINDS:
             return 0
         return address - self.functions[index].address
 
@@ -260,7 +262,7 @@ class ProbeTable(ProgramProbes):
         known = self._objects.get(number)
         if known is None:
             address, code, _index, kind, _count, _removed = self.dispatcher.probe(number)
-            if kind == ProbeKind.STATIC:
+            if kind in DECLARED_KINDS:
                 address = next(iter(self.addresses(number)), 0)
                 code = self.dispatcher.displaced(address)
             verdict = (self.trap.instructions.classify(code, address)[1] if code

@@ -1,18 +1,22 @@
 """Probes in user programs, for the processes that run them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dwarf.members import MemberError
 from dwarf.types import Types
 from emu.elf.symbols import Symbol
+from emu.guest.static_probe import StaticProbe
 from emu.machine.machine import Machine
 from emu.machine.running_thread import thread_word
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.running_thread import watch_threads
+from kinst.code.convention import CONVENTIONS, WORD, word
 from kinst.probes.declared_probes import DeclaredProbes
 from kinst.probes.kinds import ProbeKind
 from kinst.probes.probed_code import LONGEST_CODE, ProbeError
 from kinst.probes.traced_program import TracedProgram, offsets
+
+MOST_ARGUMENTS = 10  # maximum number of arguments that a firing has
 
 
 class ProgramProbes(DeclaredProbes):
@@ -21,6 +25,9 @@ class ProgramProbes(DeclaredProbes):
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
         self.programs: list[TracedProgram] = []
+        self._of_files: list[StaticProbe] = []  # probes that programs declare
+        # (number of a program, probe) -> the probe's number
+        self._declared_there: dict[tuple[int, StaticProbe], int] = {}
         self._of_programs: set[int] = set()  # indices of the functions that belong to programs
 
     def remove_all(self) -> None:
@@ -28,6 +35,8 @@ class ProgramProbes(DeclaredProbes):
         super().remove_all()
         self.programs.clear()
         self._of_programs.clear()
+        self._of_files.clear()
+        self._declared_there.clear()
 
     def _function_of_program(self, function: Symbol) -> int:
         index = self._function(function)
@@ -101,3 +110,43 @@ class ProgramProbes(DeclaredProbes):
         """Return the program that contains a probe, or None for a probe in the kernel."""
         program = self.dispatcher.program(number)
         return self.programs[program - 1] if program else None
+
+    def add_declared(self, program: int, probe: StaticProbe, mapping: Sequence[int],
+                     fires: Sequence[tuple[int, bytes]], asks: Sequence[tuple[int, bytes]]) -> int:
+        """Add a probe that a program declares, unless the probe exists; return its number.
+
+        :param program: the program's number, from ``add_program``.
+        :param mapping: for each argument, the index of the C argument that it comes from.  If it is
+            its own, the words that a call with more arguments would pass are arguments, too.
+        :param fires: address and code of each instruction at which it fires.
+        :param asks: the same where the program asks whether the probe is enabled.
+        :raises ProbeError: when one of the addresses has no instruction.
+        """
+        key = program, probe
+        number = self._declared_there.get(key)
+        dispatcher = self.dispatcher
+        try:
+            if number is None:
+                shown = range(MOST_ARGUMENTS) if mapping == tuple(
+                    range(len(mapping))) else mapping[:MOST_ARGUMENTS]
+                number = dispatcher.add_static_in_program(
+                    len(self._of_files), [self._source(one) for one in shown], len(mapping))
+                self._of_files.append(probe)
+                self._declared_there[key] = number
+            for sites, asked in ((fires, False), (asks, True)):
+                for address, code in sites:
+                    dispatcher.add_static_site(number, program, address, code, asked)
+        except ValueError as error:
+            raise ProbeError(f"{probe.text}: {error}") from None
+        return number
+
+    def _source(self, number: int) -> tuple[bool, int]:
+        """Return where a call passes its argument ``number``; see ``add_static_in_program``."""
+        passed = word(CONVENTIONS[self.arch.name], number)
+        return ((True, self.templates.names.index(passed.register)) if passed.register
+                else (False, passed.offset // WORD))
+
+    def static(self, number: int) -> StaticProbe | None:
+        _address, _code, index, kind, _count, _removed = self.dispatcher.probe(number)
+        return (self._of_files[index] if kind == ProbeKind.PROGRAM_STATIC
+                else super().static(number))

@@ -74,6 +74,11 @@ def _named(provider: str) -> re.Match[str] | None:
     return PROCESS.fullmatch(name)
 
 
+def with_aout(module: str) -> bool:
+    """Return whether a module in a description stands for the program itself."""
+    return matches(module, AOUT)
+
+
 def _functions(program: TracedProgram, wanted: Wanted) -> Iterator[tuple[TracedObject, Symbol]]:
     """Yield the functions that a description selects, and their objects.
 
@@ -85,7 +90,7 @@ def _functions(program: TracedProgram, wanted: Wanted) -> Iterator[tuple[TracedO
                          "address",
                          "D_PROC_NAME")
     objects = [one for n, one in enumerate(program.objects)
-               if matches(module, one.name) or (not n and matches(module, AOUT))]
+               if matches(module, one.name) or (not n and with_aout(module))]
     if not objects:
         names = list(dict.fromkeys([f"{program.objects[0].name} (or {AOUT})",
                                     *(one.name for one in program.objects[1:])]))

@@ -1,7 +1,7 @@
 """Base class of probe providers, and the types of their input and output."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -27,6 +27,8 @@ class Wanted:
     :param types: returns the kernel's types; raises DebugDataError if there is no debug data.
     :param program: returns the program that a process runs, by the process number; raises
         KinstError.
+    :param programs: returns the programs that a process runs, one after the other, by the process
+        number; None: those of all processes, also of later ones.  Raises KinstError.
     """
 
     text: str
@@ -38,6 +40,7 @@ class Wanted:
     provider: str = ""
     types: Callable[[], Types] | None = None
     program: Callable[[int], TracedProgram] | None = None
+    programs: Callable[[int | None], Sequence[TracedProgram]] | None = None
 
 
 @dataclass(frozen=True)

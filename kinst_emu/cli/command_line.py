@@ -41,7 +41,7 @@ EXAMPLES = (
     "kdtrace -k kernel -l -n 'fbt::uma_*:'",
     "kdtrace -n 'BEGIN { trace(1 + 2); exit(0); }'",
 )
-USAGE = """Usage: kdtrace [-CdeFhlqSvVwZ] [-b bufsz] [-D name[=def]]
+USAGE = """Usage: kdtrace [-CdeFGhlqSvVwZ] [-b bufsz] [-D name[=def]]
 \t[-I path] [-o output] [-s script] [-U name]
 \t[-x opt[=val]] [-X a|c|s|t]
 
@@ -129,7 +129,7 @@ class _Included(argparse.Action):
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser with all options and their help."""
-    parser = _Parser(prog="kdtrace", allow_abbrev=False)
+    parser = _Parser(prog="kdtrace", allow_abbrev=False, add_help=False)
     show_examples(parser, "trace a kernel that runs inside Python, or only DTrace's own probes, "
                   "with D programs; a probe description without a predicate or actions is a "
                   "clause with the default action", EXAMPLES)
@@ -228,10 +228,17 @@ def make_parser() -> argparse.ArgumentParser:
     add("-X", dest="standard", choices=("a", "c", "s", "t"),
         help="C standard for the preprocessor; accepted for compatibility and ignored (default: "
         "none)")
+    add("--help", action="help",
+        help="show this help message and exit, as -h does without a program")
+    add("-h", dest="header", action="store_true",
+        help="write a C header for the providers that the program of -s declares, to FILE.h of "
+        "FILE.d or the file of -o (default: trace)")
+    add("-G", dest="link", action="store_true",
+        help="replace the calls for probes in the object files given as arguments, and write an "
+        "object file that declares these probes, to FILE.o of FILE.d or the file of -o (default: "
+        "trace)")
     for letter, why in (("-A", "anonymous tracing is not supported"),
                         ("-a", "anonymous tracing is not supported"),
-                        ("-G", "ELF files of probes are not supported; --emit-elf FILE writes the "
-                         "code of the programs"),
                         ("-32", "the 32-bit data model is not supported: the kernels are 64-bit"),
                         ("-O", "data of object files is not supported")):
         add(letter, dest="refused", action="append_const", const=(letter, why),
@@ -358,6 +365,7 @@ class Shown:
     """Output options: what kdtrace prints and writes, and where.
 
     :param file: file of ``-o``; None for standard output.
+    :param header: write a header for declared providers; ``link``: write their object file.
     """
 
     listing: bool
@@ -373,6 +381,8 @@ class Shown:
     tracks: str | None
     emit_elf: str | None
     digest: bool
+    header: bool
+    link: bool
 
 
 @dataclass(frozen=True)
@@ -429,6 +439,9 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
     given.words += arguments[end + 1 :]
     if unknown:
         raise UsageError(f"illegal option -- {unknown[0].lstrip('-')}")
+    if given.header and not given.programs:
+        parser.print_help()
+        parser.exit()
     for letter, why in given.refused or ():
         raise KinstError(f"{letter}: {why}")
     options = Options()
@@ -462,7 +475,7 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
              parse_idle(given.idle), [Path(file) for file in given.program], given.sysroot),
         Shown(given.listing, given.verbose, given.rewritten, given.output, given.compile_only,
               given.show_code, given.json, given.report, given.sources, given.plot, given.tracks,
-              given.emit_elf, given.digest),
+              given.emit_elf, given.digest, given.header, given.link),
         given.version)
     work = line.work
     if work.sysroot is not None and not work.sysroot.is_dir():

@@ -76,6 +76,11 @@ RULES: dict[str, tuple[Rule, ...]] = {
         *_each("listing compile_only", "--report: needs a trace, and {} does not run one",
                "report"),
         *_each("sources", "{}: works only with --report", without="report"),
+        Rule(("header", "link"), "-h, -G: write a file for programs with probes and do not trace; "
+             "leave out -c, -l, -e, -S, --replay, --report, --json and --emit-elf",
+             ("workload", "listing", "compile_only", "show_code", "replay", "report", "json",
+              "emit_elf")),
+        Rule(("header",), "-h and -G: give only one", ("link",)),
         *_each("memory workload disk base single multi date net entropy serial cpus",
                "{}: cannot be used with --replay, which runs the recording on the machine it was "
                "made on", "replay"),

@@ -73,9 +73,12 @@ def stability(what: str, shown: str, compiled: Sequence[Compiled]) -> str:
     for clause in compiled:
         if clause.function.clause.hidden:
             continue
-        parts = (["", "", "", *clause.function.specifier.text.split(":")])[-4:]
-        descriptions.append(of_description(*parts))
-        statements.append(of_names(_names(clause.function.clause), of_provider(parts[0])[4]))
+        provider, module, function, name = (
+            ["", "", "", *clause.function.specifier.text.split(":")])[-4:]
+        declared = clause.probes[0].promised if clause.probes else ()
+        descriptions.append(of_description(provider, module, function, name, declared))
+        statements.append(of_names(_names(clause.function.clause),
+                                   of_provider(provider, declared)[4]))
     return (f"\nStability attributes for {what} {shown}:\n"
             + _attributes("Minimum Probe Description", least(*descriptions))
             + _attributes("Minimum Statement", least(*statements)))
@@ -108,7 +111,7 @@ def _names(node: object) -> Iterator[str]:
 def _details(probe: ListedProbe, types: list[str]) -> str:
     """Return the details of a probe that ``dtrace -v`` prints."""
     text = ""
-    promised = of_probe(probe.provider, probe.module, probe.function, probe.name)
+    promised = of_probe(probe.provider, probe.module, probe.function, probe.name, probe.promised)
     for title, value in zip(("Probe Description", "Argument"), promised, strict=True):
         text += _attributes(title, value)
     shown = [f"args[{n}]: {kind}" for n, kind in enumerate(types)] or ["None"]

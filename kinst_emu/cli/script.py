@@ -32,6 +32,7 @@ from kinst_emu.cli.d_sources import RELEASE, source_of
 from kinst_emu.cli.say import say
 from kinst_emu.cli.traced_kernel import TracedKernel
 from kinst_emu.cli.traced_run import TracedRun
+from kinst_emu.cli.usdt_files import usdt_file
 from kinst_emu.explain.steps.explained import source_trees
 from kinst_emu.report import plot
 from kinst_emu.terminal.shared_output import shared
@@ -61,6 +62,8 @@ def trace(arguments: list[str]) -> int:
     if line.version:
         print(f"dtrace: Sun D {VERSION}")
         return 0
+    if line.shown.header or line.shown.link:
+        return usdt_file(line)
     if line.system.kernel is None and line.work.replay is None:
         if line.of_kernel:
             raise KinstError(f"{line.of_kernel[0]}: needs a kernel; give one with -k")

@@ -23,6 +23,7 @@ from dtrace.d.language.parser import Parser
 from dtrace.d.language.sugar import Cutter, error_clause, has_if
 from dtrace.d.language.surroundings import Surroundings
 from dtrace.d.language.types import Universe
+from dwarf.types import declare
 from emu.host.errors import KinstError
 
 PARTS = ("provider", "module", "function", "name")
@@ -41,6 +42,8 @@ class ListedProbe:
     :param number: its ID.
     :param inlined: for the entry of an inline function, the numbers of its inline copies in the
         debug data.
+    :param promised: stability attributes that a program declares for the provider (``PROMISES`` of
+        dtrace/d/language/attributes.py); empty: those of other providers.
     """
 
     number: int
@@ -49,6 +52,7 @@ class ListedProbe:
     function: str
     name: str
     inlined: tuple[int, ...] = ()
+    promised: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -106,6 +110,11 @@ class Compiled:
     why: str = ""
 
 
+def _shape(probe: syntax.ProbeDeclaration) -> tuple[str, list[str]]:
+    """Return the name of a probe and the types of its arguments."""
+    return probe.name, [declare(kind) for kind in probe.seen]
+
+
 def split(text: str, last: str = "name") -> tuple[str, str, str, str]:
     """Split a probe description into provider, module, function and name.
 
@@ -148,6 +157,9 @@ class Compiler:
         self._repeats: syntax.Clause | None = None
         self._deferred: list[tuple[str, str, SourcePlace]] = []
         self._sugared = self._in_library = False
+        self.providers: dict[str, syntax.ProviderDeclaration] = {}  # declared by the programs
+        # provider -> its parts -> the attributes that pragmas give to them
+        self._promised: dict[str, dict[str, str]] = {}
 
     @property
     def storage(self) -> Storage:
@@ -186,6 +198,8 @@ class Compiler:
                     self.checker.define_inline(node)
                 case syntax.Translator():
                     self.checker.define_translator(node)
+                case syntax.ProviderDeclaration():
+                    self._declare_provider(node)
             useful = True
 
         parser = Parser(source, macros, self.universe, self.checker.knows, self._pragma,
@@ -199,6 +213,15 @@ class Compiler:
         for clause in self._whole(clauses, last):
             for specifier in clause.probes:
                 yield Wanted(clause, specifier, self._described(specifier, last))
+
+    def _declare_provider(self, node: syntax.ProviderDeclaration) -> None:
+        before = self.providers.get(node.name)
+        if before is not None and [_shape(one) for one in before.probes] != [
+                _shape(one) for one in node.probes]:
+            raise DError("D_PROV_INCOMPAT", "provider interface mismatch: "
+                         f"{node.name} was declared with other probes", node.place)
+        node.attributes = self._promised.setdefault(node.name, {})
+        self.providers[node.name] = node
 
     def library(self, source: str) -> None:
         """Compile the declarations, inlines and translators of a library.
@@ -387,7 +410,7 @@ class Compiler:
             return
         if name == "attributes":
             try:
-                parse_attributes(words[0].text)
+                attributes = parse_attributes(words[0].text)
             except KinstError:
                 raise DError("D_PRAGMA_INVAL", "invalid attributes specified by #pragma "
                              "attributes", place) from None
@@ -398,6 +421,7 @@ class Compiler:
                     raise DError(
                         "D_PRAGMA_INVAL", f'invalid component "{words[2].text}" in attribute '
                         f"#pragma for provider {part}", place)
+                self._promised.setdefault(words[2].text, {})[words[3].text] = attributes
                 return
         elif words[0].kind != "string":
             raise DError("D_PRAGMA_MALFORM", f"malformed #pragma {name} {shape}", place)

@@ -1,7 +1,7 @@
 """D's stability attributes and versions, for pragmas and options (DTrace guide, "Stability")."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from emu.host.errors import KinstError
 
@@ -57,23 +57,44 @@ def least(*attributes: str) -> str:
     return "/".join(parts)
 
 
-def of_provider(provider: str) -> tuple[str, str, str, str, str]:
-    """Return a provider's stability attributes; a process ID at the end of its name is ignored."""
-    return PROMISES.get(provider.rstrip("0123456789"), KERNEL_PROVIDERS)
+def attributes_text(numbers: Sequence[int]) -> str:
+    """Return stability attributes, given by the numbers of the three words.
+
+    :raises AttributeValueError: if there are no such words.
+    """
+    name, data, depends = numbers
+    if max(name, data) >= len(STABILITIES) or depends >= len(CLASSES):
+        raise AttributeValueError(f"{name}, {data}, {depends} are not stability attributes")
+    return "/".join(("ISA" if word == "isa" else word.capitalize()) for word in (
+        STABILITIES[name], STABILITIES[data], CLASSES[depends]))
 
 
-def of_description(provider: str, module: str, function: str, name: str) -> str:
-    """Return the least stable attributes of the parts that a probe description specifies."""
+def of_provider(provider: str, declared: Sequence[str] = ()) -> Sequence[str]:
+    """Return a provider's stability attributes; a process ID at the end of its name is ignored.
+
+    :param declared: the attributes, if a program declares the provider.
+    """
+    return declared or PROMISES.get(provider.rstrip("0123456789"), KERNEL_PROVIDERS)
+
+
+def of_description(provider: str, module: str, function: str, name: str,
+                   declared: Sequence[str] = ()) -> str:
+    """Return the least stable attributes of the parts that a probe description specifies.
+
+    :param declared: see ``of_provider``.
+    """
     if not provider or GLOB.search(provider):
         return NO_PROVIDER
-    own, *parts, _arguments = of_provider(provider)
+    own, *parts, _arguments = of_provider(provider, declared)
     return least(own, *(promised for promised, part in zip(
         parts, (module, function, name), strict=True) if part and not GLOB.search(part)))
 
 
-def of_probe(provider: str, module: str, function: str, name: str) -> tuple[str, str]:
+def of_probe(provider: str, module: str, function: str, name: str, declared: Sequence[str] = ()
+             ) -> tuple[str, str]:
     """Return the attributes of a probe, and the attributes of the probe's arguments."""
-    return of_description(provider, module, function, name), of_provider(provider)[4]
+    return (of_description(provider, module, function, name, declared),
+            of_provider(provider, declared)[4])
 
 
 def of_names(names: Iterable[str], arguments: str) -> str:

@@ -21,6 +21,7 @@ from dtrace.d.language.declarations import (
 from dtrace.d.language.errors import DError, SourcePlace
 from dtrace.d.language.identifiers import FUNCTIONS
 from dtrace.d.language.lexer import MEMBER_NAMES, Lexer, Macros, Pragma, Token
+from dtrace.d.language.provider_declarations import check_provider, probe_declaration
 from dtrace.d.language.types import Universe, is_void, spelled
 from dwarf.types import Array, Enumeration, Incomplete, Procedure, Structure, Type, strip
 
@@ -309,6 +310,8 @@ class Parser:
         if name.kind != "name":
             self._next.insert(0, name)
             self.wrong()
+        check_provider(name.text, name.place)
+        declared = syntax.ProviderDeclaration(place, name.text)
         self.expect("{")
         while not self.accept("}"):
             self.expect("probe")
@@ -317,13 +320,19 @@ class Parser:
                 self._next.insert(0, probe)
                 self.wrong()
             self.expect("(")
-            self._parameters()
+            native = self._parameters()
+            seen = None
             if self.accept(":"):
                 self.expect("(")
-                self._parameters()
+                seen = self._parameters()
             self.expect(";")
+            made = probe_declaration(probe.place, probe.text, native, seen)
+            if any(one.name == made.name for one in declared.probes):
+                raise DError("D_PROV_PRDUP", f"probe redeclared: {name.text}:{made.name}",
+                             probe.place)
+            declared.probes.append(made)
         self.expect(";")
-        return syntax.ProviderDeclaration(place, name.text)
+        return declared
 
     # -- declarations ------------------------------------------------------------------------------
 

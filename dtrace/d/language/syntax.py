@@ -260,11 +260,35 @@ class Declaration:
     keys: list[Type] | None = None
 
 
-@dataclass(eq=False)
-class ProviderDeclaration:
-    """A declaration of a provider."""
+@dataclass(frozen=True)
+class ProbeDeclaration:
+    """A probe in the declaration of a provider.
+
+    :param name: its name, in which ``__`` has become a hyphen.
+    :param native: types of the arguments that the program passes.
+    :param seen: types of the arguments that D programs see.
+    :param mapping: for each of the latter, the index of the argument that it comes from.
+    """
+
     place: SourcePlace
     name: str
+    native: tuple[Type, ...]
+    seen: tuple[Type, ...]
+    mapping: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class ProviderDeclaration:
+    """A declaration of a provider.
+
+    :param attributes: stability of its parts ("provider", "module", "function", "name", "args"),
+        if ``#pragma D attributes`` says it.
+    """
+
+    place: SourcePlace
+    name: str
+    probes: list[ProbeDeclaration] = field(default_factory=list)
+    attributes: dict[str, str] = field(default_factory=dict)
 
 
 Piece = Clause | Inline | Translator | Declaration | ProviderDeclaration

@@ -240,7 +240,8 @@ def freebsd(
             "lastpid", PROCESS_MEMBERS, system_calls, CALL_MEMBERS,
             (f"p_vmspace.vm_pmap.{page_tables[0]}", page_tables[1]), SIGNAL_MEMBERS, PROGRAM_START,
             (("thread", "td_proc"), ("proc", "p_args"), ("pargs", "ar_length"),
-             ("pargs", "ar_args")), ERRORS, ("execve", "fexecve"), ("write", "writev"),
+             ("pargs", "ar_args")), ERRORS, ("execve", "fexecve"),
+            ("fork", "vfork", "rfork", "pdfork"), ("write", "writev"),
             MAP_MEMBERS, "/usr/lib/debug{}.debug",
             # sys/vm/vm_map.h, sys/sys/sysent.h; sendsig() of the architecture.
             SignalFrame(("proc", "p_vmspace"), ("vmspace", "vm_shp_base"), ("proc", "p_sysent"),
