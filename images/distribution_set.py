@@ -28,7 +28,8 @@ MAX_TIME = 1 << 40  # limit of a member's time in seconds since 1970
 MAX_HEADER = 1 << 16  # maximum size in bytes of an extension header, which precedes its member
 FREE = 256 << 20  # free space in a root file system in bytes
 # Pattern of the headers and libraries that programs are compiled against
-HEADERS = re.compile(r"usr/(?:include/[\w.+/-]{1,200}|lib/[\w.+-]{1,100}\.(?:[ao]|so[\d.]*))"
+HEADERS = re.compile(r"usr/(?:include/[\w.+/-]{1,200}"
+                     r"|lib/(?:dtrace/)?[\w.+-]{1,100}\.(?:[ao]|so[\d.]*))"
                      r"|lib/[\w.+-]{1,100}\.so[\d.]*")
 KEPT = "usr", "lib"  # top-level folders of these files
 

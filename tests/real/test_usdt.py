@@ -1,0 +1,216 @@
+"""Tests of the probes that programs declare themselves, in a base system next to the kernel.
+
+The program of declares.c counts its probes.  It is built by kdtrace -h and -G, and by FreeBSD's own
+dtrace(1) in the guest, which is also asked what fires (amd64 only: FreeBSD's fasttrap.ko).
+"""
+
+import base64
+import re
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from emu.elf.reader import ElfFile, read_file
+from images import catalog
+from images.build_userland import SOURCE
+from images.compiler import target, tool
+from tests.conftest import ARCHES, real_kernel
+from tests.kinst_emu.commands.test_commands import run
+
+HERE = Path(__file__).parent
+DRTI = "usr/lib/dtrace/drti.o"  # shows the probes to the kernel when a program starts
+LOADS = 20
+PROGRAM = ("declares$target::: { printf(\"%s %s %s %d %d %d\\n\", probemod, probefunc, probename, "
+           "(int)arg0, (int)arg1, (int)arg2); }")
+MANY = "declares$target:::many { printf(\"%d %d %d %d\", (int)arg6, (int)arg7, (int)arg8, arg9); }"
+
+
+@pytest.fixture(params=ARCHES, scope="module")
+def system(request):
+    """Return an architecture, its kernel's path, and a folder with headers and libraries."""
+    image = real_kernel(request.param)
+    headers = catalog.headers(image)
+    if headers is None or not image.path.with_name(catalog.ROOT_FILE).is_file():
+        pytest.skip(f"no base system for {request.param}: put the root.ufs and base of 'kinst "
+                    f"images fetch RELEASE/ARCH --base' next to {image.path}")
+    return request.param, str(image.path), headers
+
+
+def cc(arch, headers, *words):
+    port = target(SOURCE, arch)
+    subprocess.run([tool("clang"), f"--target={port.triple}", *port.flags, f"--sysroot={headers}",
+                    "-O2", f"--ld-path={shutil.which(tool('ld.lld'))}", *map(str, words)],
+                   check=True)
+
+
+def compiled(folder, arch, headers):
+    """Write the header and the object files of the program and the library to a folder."""
+    script = str(HERE / "declares.d")
+    assert run("kdtrace", "-h", "-s", script, "-o", str(folder / "declares.h")).returncode == 0
+    for name in ("declares", "libdeclares"):
+        cc(arch, headers, "-I", folder, "-fPIC", "-c", HERE / f"{name}.c", "-o",
+           folder / f"{name}.o")
+
+
+def linked(folder, arch, headers, name, *words):
+    drti = headers / DRTI
+    cc(arch, headers, *words, *([drti, "-lelf"] if drti.is_file() else []), "-o", folder / name)
+
+
+@pytest.fixture(scope="module")
+def ours(system, tmp_path_factory):
+    """Return a folder with the program and the library, made by kdtrace -h and -G."""
+    arch, _kernel, headers = system
+    folder, made = tmp_path_factory.mktemp("made"), tmp_path_factory.mktemp("files")
+    compiled(folder, arch, headers)
+    for name in ("declares", "libdeclares"):
+        done = run("kdtrace", "-G", "-s", str(HERE / "declares.d"), "-o",
+                   str(folder / f"{name}-probes.o"), str(folder / f"{name}.o"))
+        assert done.returncode == 0, done.stderr
+        linked(made, arch, headers, "declares" if name == "declares" else f"{name}.so",
+               *(["-shared"] if name != "declares" else []), folder / f"{name}.o",
+               folder / f"{name}-probes.o")
+    return made
+
+
+def traced(system, files, program, command, *words):
+    done = run("kdtrace", "-k", system[1], "--base", "--files", str(files), *words, "-n", program,
+               "-c", f"$ /files/{command}")
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def said(text):
+    """Return the numbers that the program prints: fired, asked, told."""
+    return [int(number) for number in re.search(
+        r"fired (\d+), asked (\d+), told (\d+)", text).groups()]
+
+
+def rows(text):
+    """Return the lines of ``PROGRAM`` in a text."""
+    found = [line.split() for line in text.splitlines()]
+    return [row for row in found if len(row) == 6 and row[0].startswith(("declares", "libd"))]
+
+
+def test_probes_fire_as_often_as_the_program_counts_with_its_arguments(system, ours):
+    done = traced(system, ours, PROGRAM, f"declares {LOADS}", "-q")
+    fired, asked, told = said(done.stdout)
+    assert (fired, asked, told) == (7, 7, 1)
+    found = rows(done.stdout)
+    assert [row[2] for row in found].count("go") == asked + told
+    assert [row[1:] for row in found if row[2] == "go"][-1][:3] == ["last", "go", "8"]
+    assert [(int(row[4]), int(row[5])) for row in found if row[2] == "turned-round"] == [
+        (i + 100, i) for i in range(fired)]
+    assert [int(row[3]) for row in found if row[0] == "libdeclares.so"] == list(range(LOADS))
+    assert [row[3:] for row in found if row[2] == "many"] == [["1", "2", "3"]]
+    assert "7 8 -9 10" in traced(system, ours, MANY, "declares", "-q").stdout
+
+
+def test_a_pattern_matches_the_probes_of_child_processes(system, ours):
+    done = traced(system, ours, "declares*:::turned-round { @[probeprov, pid - $target, arg2] = "
+                  "count(); }", "declares", "-q")
+    found = sorted(line.split() for line in done.stdout.splitlines() if "declares" in line)
+    providers = {(row[0], row[1]) for row in found if len(row) == 4}
+    assert len(providers) == 2 and {row[2] for row in found if row[1:2] != ["0"]} >= {"20"}
+    assert sum(int(row[3]) for row in found if len(row) == 4) == 8
+
+
+def test_a_probe_that_is_not_enabled_answers_no_and_nothing_changes(system, ours):
+    """Only a question about an enabled probe makes the program run other code."""
+    digests = []
+    for program in ("BEGIN { }", "declares$target:::turned-round,declares$target:::many "
+                                 "{ @ = count(); }"):
+        done = traced(system, ours, program, f"declares {LOADS}", "-q", "--digest")
+        assert said(done.stdout) == [7, 0, 1]
+        digests.append([line for line in (done.stdout + done.stderr).splitlines()
+                        if line.startswith("digest")])
+    assert digests[0] and digests[0] == digests[1]
+
+
+def test_arguments_have_the_types_of_the_declaration(system, ours):
+    done = traced(system, ours, "declares$target::last:go { printf(\"<%s %d>\", "
+                  "copyinstr((uintptr_t)args[1]), args[0]); } declares$target:::turned-round "
+                  "/args[2] == 3/ { printf(\"[%s %d]\", stringof(args[0]), args[1]); }", "declares",
+                  "-q")
+    assert "<last 8>" in done.stdout and "[three 103]" in done.stdout
+    listed = traced(system, ours, "declares$target::work:turned-round", "declares", "-lv").stdout
+    assert "args[0]: char *\n\t\targs[1]: int\n\t\targs[2]: int\n" in listed
+    assert "Identifier Names: Stable\n\t\tData Semantics:   Evolving\n\t\tDependency Class: ISA" in (
+        listed)
+
+
+# -- FreeBSD's own dtrace(1) -----------------------------------------------------------------------
+
+# drti.o belongs to what dtrace(1) makes, but the guest has no linker; with lazyload, it writes its
+# object file without running one.
+BUILD = """cd /tmp; cp /files/declares.o /files/declares.d .; kldload dtraceall 2>/dev/null
+dtrace -G -x lazyload -s declares.d -o probes.o declares.o; echo status $?
+for i in probes declares; do b64encode -m $i.o $i.o; done
+"""
+LAZY, SYMBOL = b"___SUNW_dof\0", struct.Struct("<IBBHQQ")
+
+
+@pytest.fixture(scope="module")
+def theirs(system, tmp_path_factory):
+    """Return a folder with the program, made by dtrace -G in the guest."""
+    arch, kernel, headers = system
+    folder, made = tmp_path_factory.mktemp("made"), tmp_path_factory.mktemp("files")
+    compiled(folder, arch, headers)
+    (folder / "declares.d").write_text((HERE / "declares.d").read_text())
+    (folder / "build.sh").write_text(BUILD)
+    done = run("kinst", "run", "-k", kernel, "--base", "--files", str(folder), "--",
+               "sh /files/build.sh")
+    assert "status 0" in done.stdout, done.stdout + done.stderr
+    for name in ("probes", "declares"):
+        text = re.search(rf"begin-base64 \d+ {name}.o\n(.*?)\n====",
+                         done.stdout.replace("\r", ""), re.DOTALL)
+        (folder / f"{name}.o").write_bytes(base64.b64decode(text[1]))
+    renamed(folder / "probes.o")
+    # The code must stay where dtrace(1) found it: riscv64's linkers shorten calls.
+    linked(made, arch, headers, "declares", folder / "declares.o", folder / "probes.o",
+           *(["-Wl,--no-relax"] if arch == "riscv64" else []))
+    return made
+
+
+def renamed(path):
+    """Give the symbol of the DOF its usual name, which is the end of its lazy name."""
+    data, file = bytearray(path.read_bytes()), ElfFile(read_file(path))
+    table = next(file.of_kind(2))
+    strings = file.sections[table.link]
+    for at in range(table.offset, table.offset + table.size, SYMBOL.size):
+        name, = struct.unpack_from("<I", data, at)
+        if data.startswith(LAZY, strings.offset + name):
+            struct.pack_into("<I", data, at, name + 1)
+    path.write_bytes(bytes(data))
+
+
+def comparable(row):
+    """Return a line of ``PROGRAM`` without the addresses of strings and undeclared arguments."""
+    return row[:4] if row[2] == "go" else row[:3] + row[4:] if row[2] == "turned-round" else row
+
+
+def test_a_program_made_by_freebsds_dtrace_fires_the_same(system, ours, theirs):
+    found = []
+    for files in (ours, theirs):
+        done = traced(system, files, PROGRAM, "declares", "-q")
+        assert said(done.stdout) == [7, 7, 1]
+        found.append([comparable(row) for row in rows(done.stdout)])
+    assert found[0] == found[1] and len(found[0]) > 15
+
+
+def test_freebsds_dtrace_sees_the_same_probes_arguments_and_counts(system, ours, theirs):
+    """Of ``turned-round``, FreeBSD takes arg0, the program's third argument, from rbp."""
+    arch, kernel, _headers = system
+    if arch != "amd64":
+        pytest.skip(f"FreeBSD has no fasttrap.ko for {arch}, so its dtrace(1) traces no programs")
+    for files in (ours, theirs):
+        (files / "trace.d").write_text(PROGRAM)
+        done = run("kinst", "run", "-k", kernel, "--base", "--files", str(files), "--",
+                   "kldload dtraceall; dtrace -q -Z -s /files/trace.d -c /files/declares")
+        mine = traced(system, files, PROGRAM, "declares", "-q")
+        assert said(done.stdout) == said(mine.stdout) == [7, 7, 1]
+        found = [[comparable(row) for row in rows(text)] for text in (done.stdout, mine.stdout)]
+        assert found[0] == found[1] and len(found[0]) > 15
