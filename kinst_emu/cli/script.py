@@ -92,6 +92,8 @@ def _run(line: CommandLine, kernel: TracedKernel | None) -> int:
     if isinstance(pipeline.probes, KernelProbes):
         for report in pipeline.probes.reports:
             say(f"not probed: {report}")
+    for report in () if kernel is None else kernel.said:
+        say(report)
     with _output(line.shown.file) as out:
         if line.shown.rewritten:
             show_rewritten(pipeline, programs, line.shown.json)

@@ -62,9 +62,14 @@ from kinst_emu.trace_page.collected import Collected
 BEFORE_PROGRAM = re.compile(
     r"[();|&{}!]+|if|then|elif|else|while|until|do|exec|command|"
     r"[A-Za-z_][A-Za-z_0-9]*=.*", re.DOTALL)
+# Commands that shells carry out themselves, because a process of their own would have no effect
+BUILTINS = frozenset("cd chdir export readonly set unset setvar local alias unalias umask ulimit "
+                     "trap shift wait read getopts hash times type jobs bg fg : .".split())
+SEPARATOR = re.compile(r"[;|&()]+")
 REDIRECTION = re.compile(r"[<>]&?$|[<>][<>]$")
 IDLE = ("nothing to run; give a call, like: -c 'strlen(\"hello\")', a command, like: -c '$ ls', or "
         "-c boot")
+ADVANCE_LIMIT = 2_000_000_000  # maximum number of instructions of a run in advance
 PERIOD = 0.25  # seconds between checks for new firings
 NEWLINE = 0x0A
 
@@ -78,11 +83,16 @@ def first_program(command: str) -> str:
     except ValueError:  # a quotation mark is missing
         return ""
     redirected = ""
+    inside = False  # whether the words are the arguments of a command of the shell itself
     for word, following in pairwise([*words, ""]):
-        if redirected or (len(word) == 1 and word.isdecimal() and REDIRECTION.match(following)):
+        if inside:
+            inside = not SEPARATOR.fullmatch(word)
+        elif redirected or (len(word) == 1 and word.isdecimal() and REDIRECTION.match(following)):
             redirected = ""
         elif REDIRECTION.search(word):
             redirected = word
+        elif word in BUILTINS:
+            inside = True
         elif not BEFORE_PROGRAM.fullmatch(word):
             return Path(word).name
     return ""
@@ -120,6 +130,7 @@ class TracedKernel:
         self.idle = runs and self.workload is None and self.player is None
         self._calls = None
         self._changed: list[str] = []
+        self.said: list[str] = []  # what to report before the traced run
         self._command, source = _command_of(line)
         for option in ("setenv", "unsetenv"):
             if self._command is not None and line.texts.options.given(option):
@@ -197,12 +208,18 @@ class TracedKernel:
         return first_program(command)
 
     def _in_advance(self) -> None:
-        """Run the command; its output is not shown."""
+        """Run the command, but not for long; its output is not shown."""
         assert self._command is not None and isinstance(self.machine, UnicornMachine)
+        limit = min(self.line.work.limit or LIMIT, ADVANCE_LIMIT)
         with PROGRESS.working("running the command in advance to see which files it maps"), \
                 self._devices():
-            run_command(self.machine, self._command, self.line.work.limit or LIMIT,
-                        self.line.work.idle)
+            try:
+                run_command(self.machine, self._command, limit, self.line.work.idle)
+            except CommandError as error:
+                if error.stop is None:
+                    raise
+                self.said.append("the command did not end when it was run in advance, for at most "
+                                 f"{limit:,} instructions: files that it maps later have no probes")
 
     def _on_unicorn(self, machine: UnicornMachine) -> Breakpoints:
         line = self.line

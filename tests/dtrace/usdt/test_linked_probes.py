@@ -1,4 +1,4 @@
-"""Tests of ``kdtrace -G``: calls for probes are replaced, and an object file declares the probes."""
+"""Tests of ``kdtrace -G``: it replaces calls for probes, and writes an object that declares them."""
 
 import contextlib
 
