@@ -13,6 +13,7 @@ from dtrace.usdt.program_objects import (
     RELA,
     SHF_ALLOC,
     STB_GLOBAL,
+    STB_WEAK,
     STV_HIDDEN,
     SYMBOL,
     ProbeSite,
@@ -30,7 +31,9 @@ PARTS = ("provider", "module", "function", "name", "args")
 PRIVATE = "Private/Private/Unknown"  # stability of what no pragma describes
 SHT_PROGBITS, SHT_STRTAB, SHT_DOF, STT_OBJECT, STT_SECTION = 1, 3, 0x6FFFFFF4, 1, 3
 SHF_INFO_LINK = 0x40
-DOF_SYMBOL = "__SUNW_dof"  # found by the code that shows the probes to the kernel (drti.o)
+# Symbol of the DOF for the code that shows the probes to the kernel (drti.o).  It is weak, because a
+# program may have several of these object files; drti.o then shows the first one.
+DOF_SYMBOL = "__SUNW_dof"
 EM = {name: number for number, name in MACHINES.items()}
 FREEBSD = 9  # ELFOSABI_FREEBSD
 NAMES = ("", DOF_SECTION, f".rela{DOF_SECTION}", ".symtab", ".strtab", ".note.GNU-stack")
@@ -127,7 +130,7 @@ def _object(dof: Dof, arch: str, machine: int, flags: int) -> bytes:
         if name not in numbers:
             numbers[name] = len(rows)
             rows.append(SYMBOL.pack(named(name), STB_GLOBAL << 4, STV_HIDDEN, 0, 0, 0))
-    rows.append(SYMBOL.pack(named(DOF_SYMBOL), STB_GLOBAL << 4 | STT_OBJECT, STV_HIDDEN, 1, 0,
+    rows.append(SYMBOL.pack(named(DOF_SYMBOL), STB_WEAK << 4 | STT_OBJECT, STV_HIDDEN, 1, 0,
                             len(dof.content)))
     first, *others = USDT_CODES[arch].difference
     relocations = b"".join(

@@ -157,7 +157,8 @@ class ProgramObject:
         for index, (offset, info, addend) in enumerate(RELA.iter_unpack(
                 rows[: len(rows) // RELA.size * RELA.size])):
             if info >> 32 >= len(self._symbols):
-                raise ImageError(f"{self.path}: damaged relocations: one names a symbol that is missing")
+                raise ImageError(f"{self.path}: damaged relocations: one names a symbol that "
+                                 "is missing")
             called = self._symbols[info >> 32]
             probe = parse_symbol(called.name)
             if probe is None:

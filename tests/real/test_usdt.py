@@ -138,8 +138,8 @@ def test_arguments_have_the_types_of_the_declaration(system, ours):
     assert "<last 8>" in done.stdout and "[three 103]" in done.stdout
     listed = traced(system, ours, "declares$target::work:turned-round", "declares", "-lv").stdout
     assert "args[0]: char *\n\t\targs[1]: int\n\t\targs[2]: int\n" in listed
-    assert "Identifier Names: Stable\n\t\tData Semantics:   Evolving\n\t\tDependency Class: ISA" in (
-        listed)
+    stable = "Identifier Names: Stable\n\t\tData Semantics:   Evolving\n\t\tDependency Class: ISA"
+    assert stable in listed
 
 
 # -- FreeBSD's own dtrace(1) -----------------------------------------------------------------------

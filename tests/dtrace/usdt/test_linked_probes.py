@@ -1,4 +1,4 @@
-"""Tests of ``kdtrace -G``: it replaces calls for probes, and writes an object that declares them."""
+"""Tests of ``kdtrace -G``, which replaces calls for probes and declares the probes."""
 
 import contextlib
 
