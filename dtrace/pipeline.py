@@ -6,6 +6,7 @@ matched, which creates the probes; running the session enables them.
 """
 
 import io
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from dtrace.d.language.lexer import Macros
 from dtrace.d.language.options import Options
 from dtrace.d.language.surroundings import Nowhere
 from dtrace.d.language.types import Universe
+from dtrace.debug.program_types import program_types
 from dtrace.run.kernel import KernelSurroundings
 from dtrace.run.kernel_probes import KernelProbes
 from dtrace.run.render import NoSymbols
@@ -25,10 +27,12 @@ from dtrace.run.session import Session
 from dtrace.run.structured import Row
 from dtrace.run.target import Target
 from dtrace.run.timers import OwnProbes
+from dwarf.types import Types
 from emu.arch.architectures import ARCHITECTURES
 from emu.host.errors import KinstError
 from kinst.probes.probed_code import ProbeError
 
+SCOPE = re.compile(r"pid([0-9]{0,9})", re.ASCII)  # scope of the types of a process's program
 Say = Callable[[str], None]
 Choose = Callable[[Wanted, Sequence[ListedProbe]], Sequence[ListedProbe]]
 
@@ -71,6 +75,9 @@ class Pipeline:
         self.compiler = Compiler(
             self.probes, options, Universe(None if target is None else target.types),
             self.surroundings or Nowhere(), frames)
+        self._process = 0  # the process of ``pid`TYPE``
+        if target is not None:
+            self.compiler.universe.programs = self._program_types
 
     def take_libraries(self, texts: Iterable[str], directories: Sequence[Path] = ()) -> None:
         """Compile the libraries that programs use.
@@ -114,10 +121,26 @@ class Pipeline:
         :raises DError: for the first error in the program.
         """
         macros = Macros(list(program.words), program.variables, self.options)
+        self._process = program.variables.get("target", 0)
         wanted = self.compiler.read(
             program.source, macros, string=program.string, last=program.last,
             check_arguments=not self.options.given("argref"))
         return [self.compiler.clause(one, self._matched(one)) for one in wanted]
+
+    def _program_types(self, scope: str) -> Sequence[Types]:
+        """Return the types of a process's program and its objects, for ``pid17`TYPE``.
+
+        :raises KinstError: if there is no such process.
+        """
+        named = SCOPE.fullmatch(scope)
+        if named is None or self.target is None:
+            return ()
+        process = int(named[1] or self._process)
+        if not process:
+            return ()
+        found = [program_types(one.file) for program in self.target.processes.programs(process)
+                 for one in program.objects]
+        return [types for types in found if types is not None]
 
     def _matched(self, wanted: Wanted) -> Matched:
         try:

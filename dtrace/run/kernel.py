@@ -9,6 +9,7 @@ from dtrace.d.compile.program import ListedProbe
 from dtrace.d.language.spelled_types import spelled_type
 from dtrace.d.language.surroundings import Located
 from dtrace.d.language.types import LONG, Universe
+from dtrace.debug.program_types import program_types
 from dtrace.run.kernel_probes import KernelProbes
 from dtrace.run.local_variables import LocalVariables
 from dtrace.stacks.user_programs import UserPrograms
@@ -19,6 +20,7 @@ from dwarf.module_variables import modules, variable
 from dwarf.types import Pointer, Procedure, Structure, Type, Types, Void, declare, size_of, strip
 from emu.arch.architectures import arch_of
 from emu.elf.image import Image
+from emu.elf.program import ProgramFile
 from emu.elf.symbols import KERNEL, Symbol
 from emu.guest.static_probe import StaticProbe, SystemCall
 from emu.guests.registry import guest_of
@@ -65,6 +67,7 @@ class KernelSurroundings:
     _said: set[str] = field(default_factory=set)
     _spelled: dict[int, tuple[Procedure, str]] = field(default_factory=dict)
     _modules: dict[tuple[str, str], tuple[int, Type] | None] = field(default_factory=dict)
+    _of_programs: dict[ProgramFile, Arguments] = field(default_factory=dict)
 
     def entered(self, probes: Sequence[ListedProbe]) -> None:
         """Set the probes of the current clause.
@@ -120,9 +123,26 @@ class KernelSurroundings:
                            f"{what} is available at {kept} of {count} probes; a clause that reads "
                            "it at another probe ends with an error"))
 
+    def _arguments_of(self, probe: ListedProbe, function: Symbol
+                      ) -> tuple[Arguments | None, Symbol]:
+        """Return the locations of arguments for a probe's function, and this function.
+
+        In a program, they are known only at its entry; without its types, only by number.
+        """
+        inside = self.probes.program_function(probe)
+        if inside is None:
+            return self.arguments, function
+        one, unmoved = inside
+        if one.file not in self._of_programs:
+            self._of_programs[one.file] = Arguments(self.probes.breakpoints,
+                                                    program_types(one.file))
+        return (None if self.probes.offset(probe) else self._of_programs[one.file]), unmoved
+
     def _note_type(self, probe: ListedProbe, known: dict[str, tuple[str, Procedure]]) -> None:
-        function = self.probes.function(probe)
-        procedure = None if function is None else self.arguments.procedure(function)
+        function, procedure = self.probes.function(probe), None
+        if function is not None:
+            arguments, function = self._arguments_of(probe, function)
+            procedure = None if arguments is None else arguments.procedure(function)
         if function is not None and procedure is not None:
             if id(procedure) not in self._spelled:
                 self._spelled[id(procedure)] = procedure, _spelled(procedure)
@@ -138,12 +158,13 @@ class KernelSurroundings:
         if probe.name != "entry" or index >= IN_CONTEXT:
             return False
         offset = self.probes.offset(probe)
-        if not self.arguments.plain(function, offset, index):
+        arguments, function = self._arguments_of(probe, function)
+        if arguments is None or not arguments.plain(function, offset, index):
             return False
         if not typed:
             return True
-        locations = self.arguments.by_type(function, offset)
-        return index < len(locations) and locations[index] == self.arguments.by_number(
+        locations = arguments.by_type(function, offset)
+        return index < len(locations) and locations[index] == arguments.by_number(
             function, offset, index)
 
     def _place(self, probe: ListedProbe, index: int, typed: bool) -> Place | None:
@@ -151,10 +172,13 @@ class KernelSurroundings:
         if function is None or probe.name == "return":
             return None
         offset = self.probes.offset(probe)
+        arguments, function = self._arguments_of(probe, function)
+        if arguments is None:
+            return None
         if typed:
-            locations = self.arguments.by_type(function, offset)
+            locations = arguments.by_type(function, offset)
             return locations[index] if index < len(locations) else None
-        return self.arguments.by_number(function, offset, index)
+        return arguments.by_number(function, offset, index)
 
     def local(self, name: str) -> Located:
         """Return the locations of a local variable at the probes of the current clause."""
@@ -295,7 +319,13 @@ class KernelSurroundings:
 
     def _procedure(self) -> Procedure | None:
         probe = self.probe
-        if self.types is None or probe is None or probe.name not in ("entry", "return"):
+        if probe is None or probe.name not in ("entry", "return"):
+            return None
+        inside = self.probes.program_function(probe)
+        if inside is not None:
+            types = program_types(inside[0].file)
+            return None if types is None else types.function(probe.function, inside[1].address)
+        if self.types is None:
             return None
         for symbol in self.image.symbols.named(probe.function):
             if symbol.module_name != probe.module:

@@ -1,7 +1,7 @@
 """Probes of the kernel that a D program traces, created on demand, and DTrace's own probes."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dtrace.d.compile.program import ListedProbe
 from dtrace.d.language.attributes import attributes_text
@@ -15,7 +15,7 @@ from emu.guest.static_probe import StaticProbe
 from emu.host.errors import KinstError
 from kinst.probes.probe_table import ProbeTable
 from kinst.probes.probed_code import ProbeError
-from kinst.probes.traced_program import TracedProgram
+from kinst.probes.traced_program import TracedObject, TracedProgram
 from kinst.providers import fbt, kinst_provider
 from kinst.providers.patterns import matches
 from kinst.providers.pid import Pid
@@ -149,6 +149,24 @@ class KernelProbes:
         """Return a probe's function, or None for a static probe or one of DTrace's own probes."""
         number = self.kernel_number(probe.number)
         return None if number is None else self.breakpoints.function(number)
+
+    def program_function(self, probe: ListedProbe) -> tuple[TracedObject, Symbol] | None:
+        """Return the object with a probe of a program, and the function before it was moved.
+
+        Return None for any other probe.
+        """
+        number, function = self.kernel_number(probe.number), self.function(probe)
+        program = None if number is None or function is None else (
+            self.breakpoints.program_of(number))
+        if program is None or function is None:
+            return None
+        for one in program.objects:
+            at = function.address - one.moved
+            found = one.file.symbols.function_at(at) if one.file.path.name in (
+                function.module, function.module + one.file.path.suffix) else None
+            if found is not None and found.address == at:
+                return one, replace(function, address=at)
+        return None
 
     def offset(self, probe: ListedProbe) -> int:
         """Return the offset in bytes of a probe from the start of its function."""

@@ -1,6 +1,6 @@
 """Processes of the guest, which D programs refer to by ``$target`` or a process ID."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from dtrace.debug.symbols import find_symbol
@@ -94,13 +94,13 @@ class GuestProcesses:
         """
         if (process, name) in self._known:
             return self._known[process, name]
-        files = self._files_of(process) if exists else list(
-            self._of_later(process, name).files)
-        objects = self._objects(name, files)
-        if not objects or objects[0].name[:NAME] != name:
-            return None
-        self._known[process, name] = TracedProgram(process, name, objects, not exists)
-        return self._known[process, name]
+        for own, files in [(name, self._files_of(process))] if exists else (
+                self._later_files(process, name)):
+            objects = self._objects(own, files)
+            if objects and objects[0].name[:NAME] == own:
+                self._known[process, name] = TracedProgram(process, own, objects, not exists)
+                return self._known[process, name]
+        return None
 
     def programs(self, process: int | None) -> Sequence[TracedProgram]:
         """Return the programs that a process runs, one after the other, as far as they are known.
@@ -138,8 +138,17 @@ class GuestProcesses:
             self._later = {} if self._in_advance is None else self._in_advance()
         return self._later
 
-    def _of_later(self, process: int, name: str) -> RunProgram:
-        return self._all_later().get((process, name), RunProgram(False))
+    def _later_files(self, process: int, name: str) -> Iterator[tuple[str, list[MappedFile]]]:
+        """Yield the names of programs that a later process may run, with the files it maps.
+
+        If it runs a script, its name is that of the interpreter.
+        """
+        later = self._all_later()
+        if (process, name) in later:
+            yield name, list(later[process, name].files)
+        for (number, other), one in later.items():
+            if number == process and other != name and one.executed:
+                yield other, list(one.files)
 
     def _objects(self, name: str, files: Sequence[MappedFile]) -> tuple[TracedObject, ...]:
         """Return the programs and shared objects among mapped files, the named one first."""

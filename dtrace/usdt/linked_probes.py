@@ -31,8 +31,8 @@ PARTS = ("provider", "module", "function", "name", "args")
 PRIVATE = "Private/Private/Unknown"  # stability of what no pragma describes
 SHT_PROGBITS, SHT_STRTAB, SHT_DOF, STT_OBJECT, STT_SECTION = 1, 3, 0x6FFFFFF4, 1, 3
 SHF_INFO_LINK = 0x40
-# Symbol of the DOF for the code that shows the probes to the kernel (drti.o).  It is weak, because a
-# program may have several of these object files; drti.o then shows the first one.
+# Symbol of the DOF for the code that shows the probes to the kernel (drti.o).  It is weak, because
+# a program may have several of these object files; drti.o then shows the first one.
 DOF_SYMBOL = "__SUNW_dof"
 EM = {name: number for number, name in MACHINES.items()}
 FREEBSD = 9  # ELFOSABI_FREEBSD

@@ -50,6 +50,7 @@ class ProgramFile:
         if table is None or table.link >= len(named.sections):
             raise ImageError(f"{path}: has no symbols (it was stripped)")
         self.path, self.machine, self._file = path, elf.machine, elf
+        self.elf_files = (elf,) if named is elf else (named, elf)  # the one with symbols first
         strings = named.content(named.sections[table.link])
         self.symbols = SymbolTable(
             _without_aliases(named.content(table), strings), strings,

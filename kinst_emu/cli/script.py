@@ -152,7 +152,7 @@ def _compiled(pipeline: Pipeline, line: CommandLine, kernel: TracedKernel | None
 
 def _variables(source: str, kernel: TracedKernel | None) -> dict[str, int]:
     # $target is looked up only when the program uses it: not every kernel can name a process.
-    target = kernel.target_process if kernel and "$target" in source else 0
+    target = kernel.target_process if kernel and ("$target" in source or "pid`" in source) else 0
     return {"egid": os.getegid(), "euid": os.geteuid(), "gid": os.getgid(), "pid": os.getpid(),
             "pgid": os.getpgid(0), "ppid": os.getppid(), "projid": 0, "sid": os.getsid(0),
             "target": target, "taskid": 0, "uid": os.getuid()}

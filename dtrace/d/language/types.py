@@ -4,7 +4,7 @@ They are represented by ``dwarf.types``.  D's ``string``, and the types of value
 consumer can show, are typedefs that are recognized by identity.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from dwarf.types import (
     Array,
@@ -283,6 +283,8 @@ class Universe:
 
     def __init__(self, kernel: Types | None = None) -> None:
         self.kernel = kernel
+        # Returns the types of a program, by a scope such as ``pid17``
+        self.programs: Callable[[str], Sequence[Types]] = lambda _scope: ()
         self._named: dict[str, Type] = {}
         self._tags: dict[tuple[str, str], Type] = {}
         self._enumerators: dict[str, tuple[int, Type]] = {}
@@ -306,7 +308,7 @@ class Universe:
         """Return the type with an unprefixed name (no ``struct``, ``union``, ``enum``), or None."""
         scope, mark, plain = name.rpartition("`")
         if mark and scope not in SCOPES:
-            return None
+            return self._of_program(scope, plain)
         found = self._named.get(plain)
         if found is None and self.kernel is not None:
             kernel = self.kernel.named(plain)
@@ -320,12 +322,16 @@ class Universe:
         """
         scope, mark, plain = name.rpartition("`")
         if mark and scope not in SCOPES:
-            return None
+            return self._of_program(scope, f"{kind} {plain}")
         found = self._tags.get((kind, plain))
         if (found is None or isinstance(found, Incomplete)) and self.kernel is not None:
             kernel = self.kernel.named(f"{kind} {plain}")
             found = kernel[0] if kernel else found
         return found
+
+    def _of_program(self, scope: str, name: str) -> Type | None:
+        return next((kind for types in self.programs(scope) for kind in types.named(name)[:1]),
+                    None)
 
     def tag(self, kind: str, name: str, what: Type) -> None:
         """Define a ``struct``, ``union`` or ``enum`` type."""

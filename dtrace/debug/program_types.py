@@ -1,0 +1,38 @@
+"""Types of programs and shared objects of the guest, from their DWARF or CTF."""
+
+import functools
+import hashlib
+
+from dtrace.debug.debug_index import index_of
+from dwarf.ctf import ctf_types
+from dwarf.debug_file import debug_file
+from dwarf.dwarf_types import DwarfTypes
+from dwarf.types import Types
+from emu.elf.program import ProgramFile
+from emu.elf.reader import ElfFile
+
+MOST_FILES = 64  # maximum number of files whose types are remembered
+SECTIONS = (".debug_info", ".SUNW_ctf")
+
+
+@functools.lru_cache(maxsize=MOST_FILES)
+def program_types(file: ProgramFile) -> Types | None:
+    """Return the types of a program or shared object, or None if it has neither DWARF nor CTF.
+
+    :raises DebugDataError: if its debug data is damaged.
+    """
+    for elf in file.elf_files:
+        _without_companions(elf)
+        if debug_file(elf) is not None:
+            return DwarfTypes(elf, index_of(elf, hashlib.sha256(elf.data).hexdigest()))
+    for elf in file.elf_files:
+        types = ctf_types(elf)
+        if types is not None:
+            return types
+    return None
+
+
+def _without_companions(elf: ElfFile) -> None:
+    """Let no file of the host belong to a file of the guest that has the same path."""
+    for name in SECTIONS:
+        elf.companions.setdefault(name, None)
