@@ -131,7 +131,7 @@ class KernelSurroundings:
         """
         inside = self.probes.program_function(probe)
         if inside is None:
-            return self.arguments, function
+            return None if self.probes.in_program(probe) else self.arguments, function
         one, unmoved = inside
         if one.file not in self._of_programs:
             self._of_programs[one.file] = Arguments(self.probes.breakpoints,
@@ -325,7 +325,7 @@ class KernelSurroundings:
         if inside is not None:
             types = program_types(inside[0].file)
             return None if types is None else types.function(probe.function, inside[1].address)
-        if self.types is None:
+        if self.types is None or self.probes.in_program(probe):
             return None
         for symbol in self.image.symbols.named(probe.function):
             if symbol.module_name != probe.module:

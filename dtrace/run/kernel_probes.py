@@ -150,6 +150,11 @@ class KernelProbes:
         number = self.kernel_number(probe.number)
         return None if number is None else self.breakpoints.function(number)
 
+    def in_program(self, probe: ListedProbe) -> bool:
+        """Return whether a probe is in the code of a program."""
+        number = self.kernel_number(probe.number)
+        return number is not None and self.breakpoints.program_of(number) is not None
+
     def program_function(self, probe: ListedProbe) -> tuple[TracedObject, Symbol] | None:
         """Return the object with a probe of a program, and the function before it was moved.
 

@@ -52,6 +52,9 @@ class Pid(Provider):
             raise ProbeError(f"{wanted.text}: process 0 is the kernel; to use $target, give "
                              "-c '$ COMMAND' or -p PID", "D_PROC_BADPID")
         program = wanted.program(int(process[1]))
+        if wanted.function != ABSOLUTE and wanted.name not in KINDS and not is_glob(
+                wanted.name) and not OFFSET.fullmatch(wanted.name):
+            raise _bad_name(wanted, wanted.name)
         functions = list(_functions(program, wanted))
         number = probes.add_program(program, wanted.types)
         numbers: list[int] = []
@@ -160,10 +163,14 @@ def _of_function(probes: ProbeTable, program: int, one: TracedObject, function: 
     if made or name in KINDS:
         return made
     if not OFFSET.fullmatch(name):
-        raise ProbeError(f"{wanted.text}: '{name[:40]}' is an invalid probe name: use entry, "
-                         "return or an offset in hexadecimal", "D_PROC_NAME")
+        raise _bad_name(wanted, name)
     return [probes.add_in_program(program, function, ProbeKind.PROGRAM_OFFSET,
                                   _boundary(probes, function, code, int(name, 16), wanted), code)]
+
+
+def _bad_name(wanted: Wanted, name: str) -> ProbeError:
+    return ProbeError(f"{wanted.text}: '{name[:40]}' is an invalid probe name: use entry, return "
+                      "or an offset in hexadecimal", "D_PROC_NAME")
 
 
 def _instructions(probes: ProbeTable, code: bytes, function: Symbol) -> Iterator[ProbedInstruction]:

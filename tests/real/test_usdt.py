@@ -5,6 +5,7 @@ dtrace(1) in the guest, which is also asked what fires (amd64 only: FreeBSD's fa
 """
 
 import base64
+import os
 import re
 import shutil
 import struct
@@ -214,3 +215,72 @@ def test_freebsds_dtrace_sees_the_same_probes_arguments_and_counts(system, ours,
         assert said(done.stdout) == said(mine.stdout) == [7, 7, 1]
         found = [[comparable(row) for row in rows(text)] for text in (done.stdout, mine.stdout)]
         assert found[0] == found[1] and len(found[0]) > 15
+
+
+# -- types of programs -----------------------------------------------------------------------------
+
+TYPES = """
+#include <stdio.h>
+
+struct pair { short low; char name[6]; struct pair *next; };
+typedef struct pair pair_t;
+typedef struct big { long words[4]; } big_t;
+
+long __attribute__((noinline)) take(pair_t *pair, unsigned char count, big_t big, int last)
+{
+	__asm__ volatile("" : : "r"(pair), "r"(count), "r"(&big), "r"(last) : "memory");
+	return pair->low + count + big.words[3] + last;
+}
+
+int main(void)
+{
+	pair_t two = { 2, "two", NULL }, one = { -1, "one", &two };
+	big_t big = { { 1, 2, 3, 4 } };
+
+	printf("%ld\\n", take(&one, 200, big, 5));
+	return 0;
+}
+"""
+READS = """pid$target:a.out:take:entry { printf("%d %s %d %d %d;", args[0]->low,
+    stringof(args[0]->next->name), args[1], args[3], sizeof (pid`big_t));
+    print(*(struct pid`pair *)copyin(arg0, sizeof (pid`pair_t))); }
+pid$target:a.out:take:return { printf("<%d>", args[1]); }"""
+
+
+def ctf_tool(name, *words):
+    """Run a tool of FreeBSD that makes CTF."""
+    if shutil.which(name) is None:
+        pytest.skip(f"{name}, which makes CTF, is not installed")
+    subprocess.run([name, "-L", "VERSION", *map(str, words)], check=True,
+                   env=os.environ | {"VERSION": "1"})
+
+
+@pytest.mark.parametrize("kind", ["dwarf", "ctf"])
+def test_arguments_and_types_of_a_program_come_from_its_debug_data(system, tmp_path, kind):
+    arch, _kernel, headers = system
+    (tmp_path / "types.c").write_text(TYPES)
+    made = tmp_path / "made"
+    made.mkdir()
+    cc(arch, headers, "-g", "-c", tmp_path / "types.c", "-o", tmp_path / "types.o")
+    if kind == "ctf":
+        ctf_tool("ctfconvert", tmp_path / "types.o")
+    cc(arch, headers, tmp_path / "types.o", "-o", made / "types")
+    if kind == "ctf":
+        ctf_tool("ctfmerge", "-o", made / "types", tmp_path / "types.o")
+    done = traced(system, made, READS, "types", "-q")
+    assert "-1 two 200 5 32;" in done.stdout and "<208>" in done.stdout, done.stdout
+    assert "short low = 0xffff\n" in done.stdout and 'char [6] name = [ "one" ]\n' in done.stdout
+
+
+def test_a_program_without_debug_data_has_no_types(system, tmp_path):
+    arch, kernel, headers = system
+    (tmp_path / "types.c").write_text(TYPES)
+    cc(arch, headers, tmp_path / "types.c", "-o", tmp_path / "types")
+    for program in ("pid$target:a.out:take:entry { trace(args[0]->low); }",
+                    "pid$target:a.out:take:entry { trace(sizeof (pid`pair_t)); }"):
+        done = run("kdtrace", "-k", kernel, "--base", "--files", str(tmp_path), "-n", program, "-c",
+                   "$ /files/types")
+        assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert run("kdtrace", "-k", kernel, "--base", "--files", str(tmp_path), "-qn",
+               "pid$target:a.out:take:entry { trace(arg1 & 0xff); }", "-c", "$ /files/types"
+               ).stdout.count("200") == 1
