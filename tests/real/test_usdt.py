@@ -6,6 +6,7 @@ dtrace(1) in the guest, which is also asked what fires (amd64 only: FreeBSD's fa
 
 import base64
 import os
+import random
 import re
 import shutil
 import struct
@@ -284,3 +285,49 @@ def test_a_program_without_debug_data_has_no_types(system, tmp_path):
     assert run("kdtrace", "-k", kernel, "--base", "--files", str(tmp_path), "-qn",
                "pid$target:a.out:take:entry { trace(arg1 & 0xff); }", "-c", "$ /files/types"
                ).stdout.count("200") == 1
+
+
+# -- hostile programs ------------------------------------------------------------------------------
+
+SPOILED = 12  # number of damaged programs that are tried for each section
+
+
+@pytest.mark.parametrize("section", [".SUNW_dof", ".SUNW_ctf", ".debug_info"])
+def test_damaged_sections_of_a_program_harm_neither_kdtrace_nor_other_probes(
+        system, ours, tmp_path, section):
+    """All damaged programs run one after the other, and echo(1) is traced as always."""
+    arch, _kernel, headers = system
+    good = ours / "declares"
+    if section != ".SUNW_dof":
+        (tmp_path / "types.c").write_text(TYPES)
+        cc(arch, headers, "-g", "-c", tmp_path / "types.c", "-o", tmp_path / "types.o")
+        if section == ".SUNW_ctf":
+            ctf_tool("ctfconvert", tmp_path / "types.o")
+        good = tmp_path / "types"
+        cc(arch, headers, tmp_path / "types.o", "-o", good)
+        if section == ".SUNW_ctf":
+            ctf_tool("ctfmerge", "-o", good, tmp_path / "types.o")
+    place = ElfFile(read_file(good)).section(section)
+    files, chance = tmp_path / "files", random.Random(section)
+    files.mkdir()
+    for number in range(SPOILED):
+        data = bytearray(good.read_bytes())
+        for _ in range(chance.randint(1, 20)):
+            data[place.offset + chance.randrange(place.size)] = chance.choice(
+                [0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)])
+        (files / f"bad{number}").write_bytes(data)
+        (files / f"bad{number}").chmod(0o755)
+    command = "; ".join(f"/files/bad{number} >/dev/null" for number in range(SPOILED))
+    others = 'proc:::exec-success /execname == "echo"/ { printf("<%s>", execname); }'
+    programs = (["declares*:::{ @ = count(); }"] if section == ".SUNW_dof" else
+                ["pid$target:a.out:take:entry { trace(args[0]->low); }",
+                 "pid$target:a.out:take:entry { print(*(pid`pair_t *)copyin(arg0, 16)); }"])
+    for program in programs:
+        for line in [command] if section == ".SUNW_dof" else command.split("; ")[:4]:
+            done = run("kdtrace", "-k", system[1], "--base", "--files", str(files), "-q", "-n",
+                       program, "-n", others, "-c", f"$ {line}; /bin/echo hello")
+            assert "Traceback" not in done.stderr
+            if done.returncode == 0:
+                assert "<echo>" in done.stdout
+            else:
+                assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
