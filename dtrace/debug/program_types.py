@@ -21,14 +21,22 @@ def program_types(file: ProgramFile) -> Types | None:
 
     :raises DebugDataError: if its debug data is damaged.
     """
-    for elf in file.elf_files:
-        _without_companions(elf)
-        if debug_file(elf) is not None:
-            return DwarfTypes(elf, index_of(elf, hashlib.sha256(elf.data).hexdigest()))
+    found = dwarf_of(file)
+    if found is not None:
+        return DwarfTypes(found, index_of(found, hashlib.sha256(found.data).hexdigest()))
     for elf in file.elf_files:
         types = ctf_types(elf)
         if types is not None:
             return types
+    return None
+
+
+def dwarf_of(file: ProgramFile) -> ElfFile | None:
+    """Return the file with the DWARF of a program or shared object, or None if there is none."""
+    for elf in file.elf_files:
+        _without_companions(elf)
+        if debug_file(elf) is not None:
+            return elf
     return None
 
 

@@ -6,8 +6,11 @@ Leading parts may be omitted; an empty part matches everything, and parts may be
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dtrace.descriptions.code_places import ADDRESS, OFFSET, code_places, number_of
+from dtrace.debug.debug_data import FileSources, NoSuchFile
+from dtrace.debug.program_types import dwarf_of
+from dtrace.descriptions.code_places import ADDRESS, LINE, OFFSET, code_places, number_of
 from dtrace.descriptions.providers import PROVIDERS
+from dwarf.debug_file import DebugDataError
 from dwarf.index import DebugIndex
 from dwarf.types import Types
 from emu.elf.image import Image
@@ -18,7 +21,7 @@ from kinst.probes.probed_code import ProbeError
 from kinst.probes.traced_program import TracedProgram
 from kinst.providers.kinst_provider import PROVIDER as KINST
 from kinst.providers.patterns import matches
-from kinst.providers.pid import Pid
+from kinst.providers.pid import Pid, process_of, with_aout
 from kinst.providers.provider import MadeProbes, Provider, Wanted
 from kinst.providers.usdt import Usdt, names_process
 
@@ -91,7 +94,7 @@ def create(
                              f"{' and '.join(known)}{hint}")
         meant = [provider for provider in PROVIDERS if provider.matches(wanted.provider)]
         created = MadeProbes([], [], [])
-        for function, name in _spelled(breakpoints.image, wanted):
+        for function, name in _spelled(breakpoints.image, wanted, program):
             text = wanted.text
             if (function, name) != (wanted.function, wanted.name):
                 text = f"{wanted.provider}:{wanted.module}:{function}:{name}"
@@ -107,13 +110,17 @@ def create(
         raise ProbeError(f"invalid probe specifier {error}", error.tag) from None
 
 
-def _spelled(image: Image, wanted: Description) -> list[tuple[str, str]]:
+def _spelled(image: Image, wanted: Description, program: Callable[[int], TracedProgram] | None
+             ) -> list[tuple[str, str]]:
     """Return (function, name) pairs for a description, with code places converted to offsets.
 
     ``kinst::FILE@LINE:``, ``kinst::FUNCTION+0xHEX:`` and ``kinst::FUNCTION:0xHEX:`` are converted
-    to functions with decimal offsets.
+    to functions with decimal offsets; ``pid17::FILE@LINE:`` to those with hexadecimal ones.
     """
     function, name = wanted.function, wanted.name
+    process, line = process_of(wanted.provider), LINE.fullmatch(function)
+    if process and line is not None and not name and program is not None:
+        return _of_line(program(process), wanted, line["file"], int(line["line"]))
     if wanted.provider != KINST:
         return [(function, name)]
     if not name and "@" in function:
@@ -125,6 +132,38 @@ def _spelled(image: Image, wanted: Description) -> list[tuple[str, str]]:
     if plus and not name and OFFSET.fullmatch(function):
         return [(base, str(number_of(offset)))]
     return [(function, name)]
+
+
+def _of_line(program: TracedProgram, wanted: Description, file: str, line: int
+             ) -> list[tuple[str, str]]:
+    """Return the function and offset of the first instruction of a line in each function.
+
+    :raises ProbeError: if the program's files have no code for the line.
+    """
+    found: dict[str, str] = {}
+    why = ""
+    for one in program.objects:
+        if not (matches(wanted.module, one.name) or (
+                one is program.objects[0] and with_aout(wanted.module))):
+            continue
+        try:
+            elf = dwarf_of(one.file)
+            if elf is None:
+                continue
+            pieces = FileSources(elf).code(file, line)
+        except NoSuchFile:
+            continue
+        except DebugDataError as error:
+            raise ProbeError(f"{wanted.text}: {error}") from None
+        why = why or f"{file}:{line} has no code in {one.name}"
+        for low, _high in pieces:
+            function = one.file.symbols.function_at(low)
+            if function is not None:
+                found.setdefault(function.name, f"{low - function.address:x}")
+    if not found:
+        raise ProbeError(f"{wanted.text}: " + (why or (
+            f"no mapped file has DWARF about a source file {file}")))
+    return list(found.items())
 
 
 def _made(breakpoints: ProbeTable, providers: Sequence[Provider], asked: Wanted) -> MadeProbes:

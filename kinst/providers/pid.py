@@ -69,6 +69,12 @@ class Pid(Provider):
         return MadeProbes(numbers, [wanted.text], [])
 
 
+def process_of(provider: str) -> int | None:
+    """Return the process of a provider's name, or None if it is not a name of this provider."""
+    named = _named(provider)
+    return None if named is None else int(named[1])
+
+
 def _named(provider: str) -> re.Match[str] | None:
     """Match a provider name: ``pid17``, or a pattern such as ``p*d17`` that contains the number."""
     number = NUMBER.search(provider) if is_glob(provider) else None

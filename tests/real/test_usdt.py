@@ -275,6 +275,21 @@ def test_arguments_and_types_of_a_program_come_from_its_debug_data(system, tmp_p
     assert f"short low = 0xffff\n    char [6] name = {name}\n" in done.stdout
 
 
+def test_a_source_line_of_a_program_can_be_probed(system, tmp_path):
+    arch, kernel, headers = system
+    (tmp_path / "types.c").write_text(TYPES)
+    cc(arch, headers, "-g", tmp_path / "types.c", "-o", tmp_path / "types")
+    line = TYPES.splitlines().index("\treturn pair->low + count + big.words[3] + last;") + 1
+    done = traced(system, tmp_path, f"pid$target:a.out:types.c@{line}: {{ @[probefunc] = count(); }}",
+                  "types", "-q")
+    assert done.stdout.split() == ["208", "take", "1"]
+    for place, message in ((f"types.c@{line + 100}", "has no code in types"),
+                           ("other.c@1", "no mapped file has DWARF about a source file other.c")):
+        done = run("kdtrace", "-k", kernel, "--base", "--files", str(tmp_path), "-n",
+                   f"pid$target::{place}:", "-c", "$ /files/types")
+        assert done.returncode == 1 and message in done.stderr
+
+
 def test_a_program_without_debug_data_has_no_types(system, tmp_path):
     arch, kernel, headers = system
     (tmp_path / "types.c").write_text(TYPES)
