@@ -63,7 +63,8 @@ def new_target(breakpoints: Breakpoints | SeamBreakpoints, types: Types | None, 
                                lambda thread: guest.mapped(thread), in_advance)
     probes = KernelProbes(
         breakpoints, unsafe, None if types is None else lambda: debug_index(breakpoints.image),
-        None if types is None else lambda: types, processes.program, processes.programs)
+        None if types is None else lambda: types, processes.program,
+        processes.programs if isinstance(machine, UnicornMachine) else None)
     guest: GuestState
     if isinstance(breakpoints, Breakpoints):
         guest = UnicornGuest(breakpoints, probes, types, stops)
