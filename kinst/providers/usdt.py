@@ -36,8 +36,8 @@ class Usdt(Provider):
 
     def create(self, probes: ProbeTable, wanted: Wanted) -> MadeProbes:
         if wanted.programs is None:
-            raise ProbeError(f"{wanted.text}: the probes of programs need a D program on kinst-emu's "
-                             "machine: use kdtrace or machine.trace()")
+            raise ProbeError(f"{wanted.text}: the probes of programs need a D program on "
+                             "kinst-emu's machine: use kdtrace or machine.trace()")
         process = None if is_glob(wanted.provider) else NUMBERED.fullmatch(wanted.provider)
         try:
             programs = wanted.programs(None if process is None else int(process[1]))

@@ -280,8 +280,8 @@ def test_a_source_line_of_a_program_can_be_probed(system, tmp_path):
     (tmp_path / "types.c").write_text(TYPES)
     cc(arch, headers, "-g", tmp_path / "types.c", "-o", tmp_path / "types")
     line = TYPES.splitlines().index("\treturn pair->low + count + big.words[3] + last;") + 1
-    done = traced(system, tmp_path, f"pid$target:a.out:types.c@{line}: {{ @[probefunc] = count(); }}",
-                  "types", "-q")
+    done = traced(system, tmp_path, f"pid$target:a.out:types.c@{line}: "
+                  "{ @[probefunc] = count(); }", "types", "-q")
     assert done.stdout.split() == ["208", "take", "1"]
     for place, message in ((f"types.c@{line + 100}", "has no code in types"),
                            ("other.c@1", "no mapped file has DWARF about a source file other.c")):
