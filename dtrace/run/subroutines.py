@@ -5,6 +5,7 @@ and results are converted.  See "Actions and subroutines" in the DTrace guide.
 """
 
 import ipaddress
+import re
 from collections.abc import Callable
 
 from dtrace.bpf.layout import Fault
@@ -247,6 +248,10 @@ def token(text: bytes, separators: bytes, most: int) -> tuple[int, int] | None:
 # -- JSON ------------------------------------------------------------------------------------------
 
 _SPACE = b" \t\n\r"
+# As DTrace has it, a sign may be anywhere in an exponent, and a number may begin with zeros.
+_NUMBER = re.compile(rb"-?[0-9]*(?:\.[0-9]*)?(?:[eE][0-9+-]*)?")
+_WORD = re.compile(rb"[a-z]+")
+_ESCAPE = re.compile(rb"\\(?:u[0-9A-Fa-f]{4}|[^u])", re.DOTALL)
 
 
 class _Json:
@@ -262,12 +267,18 @@ class _Json:
         return self.text[self.at : self.at + 1]
 
     def string(self) -> bytes | None:
-        """Read a string and return its contents, or None if the closing quote is missing."""
+        """Read a string and return its contents.
+
+        Return None if the closing quote is missing, or ``\\u`` lacks four hexadecimal digits.
+        """
         begin = self.at + 1
         at = begin
         while at < len(self.text):
             if self.text[at : at + 1] == b"\\":
-                at += 2
+                escape = _ESCAPE.match(self.text, at)
+                if escape is None:
+                    return None
+                at = escape.end()
             elif self.text[at : at + 1] == b'"':
                 self.at = at + 1
                 return self.text[begin:at]
@@ -294,13 +305,16 @@ class _Json:
                 if not depth:
                     return self.text[begin : self.at]
             return None
-        while self.at < len(self.text) and self.text[self.at] not in b",]}" + _SPACE:
-            self.at += 1
-        word = self.text[begin : self.at]
-        if self.at >= len(self.text) or not word or not (
-                word in (b"true", b"false", b"null") or word[0] in b"-0123456789"):
+        match = (_WORD if first.islower() else _NUMBER).match(self.text, begin)
+        word = b"" if match is None else match[0]
+        self.at = begin + len(word)
+        following = self.text[self.at : self.at + 1]
+        if not word or not following or word[:1] == b".":
             return None
-        return word
+        if first.islower():
+            return word if word in (b"true", b"false", b"null") else None
+        # Hexadecimal numbers, and signs outside an exponent, are not JSON.
+        return None if following in b"xX+-" and b"e" not in word.lower() else word
 
     def enter(self, part: bytes) -> bool:
         """Move to a key's value or an array element; return whether the value or element exists."""
