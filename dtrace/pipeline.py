@@ -76,7 +76,8 @@ class Pipeline:
             self.probes, options, Universe(None if target is None else target.types),
             self.surroundings or Nowhere(), frames)
         self._process = 0  # the process of ``pid`TYPE``
-        if target is not None:
+        if self.surroundings is not None:
+            self.surroundings.universe = self.compiler.universe
             self.compiler.universe.programs = self._program_types
 
     def take_libraries(self, texts: Iterable[str], directories: Sequence[Path] = ()) -> None:

@@ -30,9 +30,10 @@ MOST_SECTIONS = 65_536
 MOST_PROBES = 100_000
 MOST_TYPES = 1_000_000  # maximum number of types of arguments in a file
 MOST_OFFSETS = 1_000_000  # maximum number of instructions in a file with probes
-LONGEST_TYPE, LONGEST_NAME = 1024, 191
+MOST_TEXT = 16 << 20  # maximum length of the names and types in a file
+LONGEST_TYPE, LONGEST_NAME = 1024, 4096
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-PRINTABLE = re.compile(r"[!-9;-~]+")  # printable characters but colons
+HIGHEST = (7, 7, 5)  # highest stability of a name and of data, and highest class
 
 
 class DofError(ImageError):
@@ -68,11 +69,13 @@ class DofProvider:
     :param name: its name without a process ID.
     :param attributes: stability of the provider, module, function, name and arguments: three bytes
         each, for the name, the data and the class of dependency.
+    :param left_out: why probes are missing from ``probes``.
     """
 
     name: str
     attributes: tuple[tuple[int, int, int], ...]
     probes: tuple[DofProbe, ...]
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,20 +86,21 @@ class _Part:
     size: int
 
 
-def read_providers(content: bytes, address: int) -> list[DofProvider]:
+def read_providers(content: bytes, address: int, narrow: bool = False) -> list[DofProvider]:
     """Return the providers that a section with DOF declares.
 
     :param address: address of the section, before the file is moved.
+    :param narrow: whether relocations may have written only the lower half of addresses.
     :raises DofError: if the section is damaged.
     """
     found: list[DofProvider] = []
     at = 0
-    left = [MOST_PROBES, MOST_TYPES, MOST_OFFSETS]
+    left = [MOST_PROBES, MOST_TYPES, MOST_OFFSETS, MOST_TEXT]
     while at < len(content):
         if not content[at : at + ALIGNMENT].strip(b"\0"):
             at += ALIGNMENT
             continue
-        dof = _Dof(content, at, address + at)
+        dof = _Dof(content, at, address + at, narrow)
         found += dof.providers(left)
         at += -(-dof.size // ALIGNMENT) * ALIGNMENT
     return found
@@ -105,7 +109,7 @@ def read_providers(content: bytes, address: int) -> list[DofProvider]:
 class _Dof:
     """One piece of DOF, which begins at an offset of a section."""
 
-    def __init__(self, content: bytes, at: int, address: int) -> None:
+    def __init__(self, content: bytes, at: int, address: int, narrow: bool) -> None:
         if at + HEADER.size > len(content):
             raise DofError("its header is truncated")
         ident, _flags, header_size, entry, count, table, _loaded, size, _pad = HEADER.unpack_from(
@@ -121,6 +125,7 @@ class _Dof:
                 table + count * entry > size):
             raise DofError("it is truncated")
         self.size, self._address, self._version = size, address, ident[6]
+        self._narrow = narrow
         self._content = content[at : at + size]
         self._parts: list[_Part] = []
         for index in range(count):
@@ -134,8 +139,8 @@ class _Dof:
     def providers(self, left: list[int]) -> Iterator[DofProvider]:
         """Yield the providers.
 
-        :param left: how many more probes, types of arguments and offsets may be read; all three are
-            lowered.
+        :param left: how many more probes, types of arguments, offsets and bytes of text may be
+            read; all are lowered.
         """
         for part in self._parts:
             if part.kind != PROVIDERS:
@@ -154,10 +159,22 @@ class _Dof:
             provider = self._string(table, name, LONGEST_NAME)
             if not NAME.fullmatch(provider):
                 raise DofError(f"'{provider}' is not the name of a provider")
-            made = [self._probe(at, table, numbers, left) for at in range(
-                listed.offset, listed.offset + listed.size, PROBE.size)]
-            yield DofProvider(provider, tuple(
-                (one >> 24, one >> 16 & 0xFF, one >> 8 & 0xFF) for one in attributes), tuple(made))
+            promised = tuple((one >> 24, one >> 16 & 0xFF, one >> 8 & 0xFF) for one in attributes)
+            if any(value > most for one in promised
+                   for value, most in zip(one, HIGHEST, strict=True)):
+                raise DofError(f"{promised} are not stability attributes")
+            made, left_out = list[DofProbe](), list[str]()
+            for at in range(listed.offset, listed.offset + listed.size, PROBE.size):
+                probe = self._probe(at, table, numbers, left)
+                bad = [text for text in (probe.function, probe.name, *probe.native,
+                                         *probe.translated)
+                       if not text.isprintable() or not text]
+                if bad or ":" in probe.function + probe.name:
+                    left_out.append(f"a probe of {provider} has a name or type that is not "
+                                    f"printable: {(bad or [probe.function])[0][:80]!a}")
+                else:
+                    made.append(probe)
+            yield DofProvider(provider, promised, tuple(made), tuple(left_out))
 
     def _probe(self, at: int, table: _Part, numbers: Sequence[_Part], left: list[int]
                ) -> DofProbe:
@@ -168,16 +185,16 @@ class _Dof:
         if min(left) < 0:
             raise DofError("it declares too many probes or arguments")
         text = self._string(table, function, LONGEST_NAME), self._string(table, name, LONGEST_NAME)
-        for one in text:
-            if not PRINTABLE.fullmatch(one):
-                raise DofError(f"{one!r} is not the name of a function or probe")
+        types = self._strings(table, native, passed), self._strings(table, translated, seen)
+        left[3] -= sum(map(len, (*text, *types[0], *types[1])))
+        if left[3] < 0:
+            raise DofError("its names and types are too long")
         mapping = self._bytes(numbers[0], first, seen)
         if any(one >= passed for one in mapping):
             raise DofError(f"an argument of {text[1]} comes from one that the program does not "
                            "pass")
         return DofProbe(
-            *text, self._relocate(address, at), self._strings(table, native, passed),
-            self._strings(table, translated, seen), tuple(mapping),
+            *text, self._relocate(address, at), *types, tuple(mapping),
             self._offsets(numbers[1], offset, count),
             self._offsets(numbers[2], enabled, asked) if len(numbers) > 2 else ())
 
@@ -185,7 +202,7 @@ class _Dof:
         kind = self._relocations.get(at)
         if kind != BY_PLACE:
             return stored
-        if stored >> 31 == 1:  # the relocation of riscv64 writes only the lower half of the field
+        if self._narrow and stored >> 31 == 1:
             stored -= 1 << 32
         return stored + self._address + at & (1 << 64) - 1
 

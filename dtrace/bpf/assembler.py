@@ -17,8 +17,13 @@ from dtrace.bpf.encoding import (
     Mode,
     X,
 )
+from emu.host.errors import KinstError
 
 INT32 = range(-(1 << 31), 1 << 31)
+
+
+class WrongSize(KinstError):
+    """Error raised for a number of bytes that no instruction reads or writes."""
 
 
 class ProgramTooLarge(Exception):
@@ -120,15 +125,15 @@ class Assembler:
     def load(self, to: int, base: int, offset: int, size: int = 8, signed: bool = False) -> None:
         """Append a load of ``size`` bytes from ``base + offset``, extended to 64 bits."""
         mode = Mode.MEMSX if signed and size < 8 else Mode.MEM
-        self.add(BpfInstruction(Class.LDX | mode | SIZES[size], to, base, offset))
+        self.add(BpfInstruction(Class.LDX | mode | _size(size), to, base, offset))
 
     def store(self, base: int, offset: int, source: int, size: int = 8) -> None:
         """Append a store of a register's low ``size`` bytes at ``base + offset``."""
-        self.add(BpfInstruction(Class.STX | Mode.MEM | SIZES[size], base, source, offset))
+        self.add(BpfInstruction(Class.STX | Mode.MEM | _size(size), base, source, offset))
 
     def store_constant(self, base: int, offset: int, value: int, size: int = 8) -> None:
         """Append a store of a constant of ``size`` bytes at ``base + offset``."""
-        self.add(BpfInstruction(Class.ST | Mode.MEM | SIZES[size], base, 0, offset, value))
+        self.add(BpfInstruction(Class.ST | Mode.MEM | _size(size), base, 0, offset, value))
 
     # -- flow --------------------------------------------------------------------------------------
 
@@ -182,3 +187,13 @@ class Assembler:
             self.instructions[index] = replace(self.instructions[index], offset=distance)
         self._jumps = []
         return self.instructions
+
+
+def _size(size: int) -> int:
+    """Return the bits of an instruction for a number of bytes.
+
+    :raises WrongSize: if no instruction reads or writes this number of bytes.
+    """
+    if size not in SIZES:
+        raise WrongSize(f"a value of {size} bytes cannot be read or written by a D program")
+    return SIZES[size]

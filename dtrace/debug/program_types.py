@@ -5,7 +5,7 @@ import hashlib
 
 from dtrace.debug.debug_index import index_of
 from dwarf.ctf import ctf_types
-from dwarf.debug_file import debug_file
+from dwarf.debug_file import DebugDataError, debug_file
 from dwarf.dwarf_types import DwarfTypes
 from dwarf.types import Types
 from emu.elf.program import ProgramFile
@@ -13,6 +13,7 @@ from emu.elf.reader import ElfFile
 
 MOST_FILES = 64  # maximum number of files whose types are remembered
 SECTIONS = (".debug_info", ".SUNW_ctf")
+SUPPLEMENTS = (".gnu_debugaltlink", ".debug_sup")  # sections that name one more file
 
 
 @functools.lru_cache(maxsize=MOST_FILES)
@@ -41,6 +42,12 @@ def dwarf_of(file: ProgramFile) -> ElfFile | None:
 
 
 def _without_companions(elf: ElfFile) -> None:
-    """Let no file of the host belong to a file of the guest that has the same path."""
+    """Let no file of the host belong to a file of the guest that has the same path.
+
+    :raises DebugDataError: if the file says that another one belongs to it.
+    """
+    if any(elf.section(name) is not None for name in SUPPLEMENTS):
+        raise DebugDataError(f"{elf.path}: parts of its debug data are in another file (dwz), "
+                             "which is not read for programs")
     for name in SECTIONS:
         elf.companions.setdefault(name, None)

@@ -21,7 +21,7 @@ from kinst.probes.probed_code import ProbeError
 from kinst.probes.traced_program import TracedProgram
 from kinst.providers.kinst_provider import PROVIDER as KINST
 from kinst.providers.patterns import matches
-from kinst.providers.pid import Pid, process_of, with_aout
+from kinst.providers.pid import ABSOLUTE, Pid, process_of, with_aout
 from kinst.providers.provider import MadeProbes, Provider, Wanted
 from kinst.providers.usdt import Usdt, names_process
 
@@ -94,12 +94,12 @@ def create(
                              f"{' and '.join(known)}{hint}")
         meant = [provider for provider in PROVIDERS if provider.matches(wanted.provider)]
         created = MadeProbes([], [], [])
-        for function, name in _spelled(breakpoints.image, wanted, program):
+        for module, function, name in _spelled(breakpoints.image, wanted, program):
             text = wanted.text
             if (function, name) != (wanted.function, wanted.name):
-                text = f"{wanted.provider}:{wanted.module}:{function}:{name}"
+                text = f"{wanted.provider}:{module}:{function}:{name}"
             made = _made(breakpoints, meant, Wanted(
-                text, function, name, unsafe, index, wanted.module, wanted.provider, types,
+                text, function, name, unsafe, index, module, wanted.provider, types,
                 program, programs))
             created.numbers.extend(made.numbers)
             created.text.extend(made.text)
@@ -111,36 +111,37 @@ def create(
 
 
 def _spelled(image: Image, wanted: Description, program: Callable[[int], TracedProgram] | None
-             ) -> list[tuple[str, str]]:
-    """Return (function, name) pairs for a description, with code places converted to offsets.
+             ) -> list[tuple[str, str, str]]:
+    """Return (module, function, name) for a description, with code places converted to offsets.
 
     ``kinst::FILE@LINE:``, ``kinst::FUNCTION+0xHEX:`` and ``kinst::FUNCTION:0xHEX:`` are converted
-    to functions with decimal offsets; ``pid17::FILE@LINE:`` to those with hexadecimal ones.
+    to functions with decimal offsets; ``pid17::FILE@LINE:`` to an object and addresses
+    in it.
     """
-    function, name = wanted.function, wanted.name
+    module, function, name = wanted.module, wanted.function, wanted.name
     process, line = process_of(wanted.provider), LINE.fullmatch(function)
     if process and line is not None and not name and program is not None:
         return _of_line(program(process), wanted, line["file"], int(line["line"]))
     if wanted.provider != KINST:
-        return [(function, name)]
+        return [(module, function, name)]
     if not name and "@" in function:
-        return list(dict.fromkeys((place.function.name, str(place.offset))
+        return list(dict.fromkeys((module, place.function.name, str(place.offset))
                                   for place in code_places(image, function)))
     if ADDRESS.fullmatch(name):
-        return [(function, str(number_of(name)))]
+        return [(module, function, str(number_of(name)))]
     base, plus, offset = function.partition("+")
     if plus and not name and OFFSET.fullmatch(function):
-        return [(base, str(number_of(offset)))]
-    return [(function, name)]
+        return [(module, base, str(number_of(offset)))]
+    return [(module, function, name)]
 
 
 def _of_line(program: TracedProgram, wanted: Description, file: str, line: int
-             ) -> list[tuple[str, str]]:
-    """Return the function and offset of the first instruction of a line in each function.
+             ) -> list[tuple[str, str, str]]:
+    """Return the object and address of the first instruction of a line in each function.
 
     :raises ProbeError: if the program's files have no code for the line.
     """
-    found: dict[str, str] = {}
+    found: dict[tuple[str, int], tuple[str, str, str]] = {}
     why = ""
     for one in program.objects:
         if not (matches(wanted.module, one.name) or (
@@ -159,11 +160,11 @@ def _of_line(program: TracedProgram, wanted: Description, file: str, line: int
         for low, _high in pieces:
             function = one.file.symbols.function_at(low)
             if function is not None:
-                found.setdefault(function.name, f"{low - function.address:x}")
+                found.setdefault((one.name, function.address), (one.name, ABSOLUTE, f"{low:x}"))
     if not found:
         raise ProbeError(f"{wanted.text}: " + (why or (
             f"no mapped file has DWARF about a source file {file}")))
-    return list(found.items())
+    return list(found.values())
 
 
 def _made(breakpoints: ProbeTable, providers: Sequence[Provider], asked: Wanted) -> MadeProbes:

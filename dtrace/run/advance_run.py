@@ -57,7 +57,7 @@ def run_in_advance(machine: UnicornMachine, types: Types, run: Callable[[], None
         if one is None and len(found) < MOST_PROGRAMS:
             one = found[number, name] = RunProgram(executed)
         if one is not None:
-            one.executed |= executed
+            one.executed &= executed  # its firings before it executes the program count, too
             if len(one.files) < MOST_MAPPED:
                 one.files.update(dict.fromkeys(files))
 
@@ -72,7 +72,9 @@ def run_in_advance(machine: UnicornMachine, types: Types, run: Callable[[], None
         except MemoryAccessError:
             return  # the kernel's structures are damaged
         if probe in forks:
-            note(breakpoints.dispatcher.made[0], name, files, False)
+            child = breakpoints.dispatcher.made[0]
+            if 0 < child <= programs.last_number:  # the call has not failed
+                note(child, name, files, False)
         else:
             note(number, name, files, bool(flags & members.executed))
 

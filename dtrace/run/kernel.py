@@ -17,7 +17,18 @@ from dwarf.dwarf_types import DwarfTypes
 from dwarf.linked_types import LinkedTypes
 from dwarf.locations import Place
 from dwarf.module_variables import modules, variable
-from dwarf.types import Pointer, Procedure, Structure, Type, Types, Void, declare, size_of, strip
+from dwarf.types import (
+    Float,
+    Pointer,
+    Procedure,
+    Structure,
+    Type,
+    Types,
+    Void,
+    declare,
+    size_of,
+    strip,
+)
 from emu.arch.architectures import arch_of
 from emu.elf.image import Image
 from emu.elf.program import ProgramFile
@@ -63,6 +74,7 @@ class KernelSurroundings:
     place: Callable[[bytes], int]
     say: Callable[[str], None]
     probe: ListedProbe | None = None
+    universe: Universe | None = None  # types that the program can name
     _clause: Sequence[ListedProbe] = ()
     _said: set[str] = field(default_factory=set)
     _spelled: dict[int, tuple[Procedure, str]] = field(default_factory=dict)
@@ -72,11 +84,19 @@ class KernelSurroundings:
     def entered(self, probes: Sequence[ListedProbe]) -> None:
         """Set the probes of the current clause.
 
-        If they belong to different functions, their arguments have no types.
+        If they belong to different functions, their arguments have no types, unless programs
+        declare them with the same types.
         """
-        names = {(p.provider, p.function, p.name) for p in probes}
+        names = {self._declaration(probe) for probe in probes}
         self.probe = probes[0] if len(names) == 1 else None
         self._clause = probes
+
+    def _declaration(self, probe: ListedProbe) -> tuple[object, ...]:
+        """Return what says the types of a probe's arguments."""
+        static = self.probes.declared(probe)
+        if static is not None and static.attributes:
+            return static.arguments
+        return probe.provider, probe.function, probe.name
 
     @property
     def registers(self) -> Mapping[int, int]:
@@ -271,6 +291,9 @@ class KernelSurroundings:
         if procedure is None or self.probe is None:
             return None
         if self.probe.name == "return":
+            if self.probes.in_program(self.probe) and isinstance(
+                    strip(procedure.result), Float | Structure):
+                return None  # the value is not in the register that holds other results
             return procedure.result if index == 1 else None
         if index < len(procedure.parameters):
             return procedure.parameters[index].type
@@ -281,7 +304,12 @@ class KernelSurroundings:
             return self._of_call(static.call, index)
         if index >= len(static.arguments):
             return None
-        return spelled_type(static.arguments[index].type, Universe(self.types))
+        spelled = static.arguments[index].type
+        kind = spelled_type(spelled, self.universe or Universe(self.types))
+        if kind is None and static.attributes:
+            raise KinstError(f"the type of args[{index}] ({spelled[:80]}) is unknown; define it in "
+                             f"the program, or use arg{index}")
+        return kind
 
     def translated(self, index: int) -> str:
         """Return the type to which ``args[index]`` is translated, or "" if it is not translated."""

@@ -8,6 +8,7 @@ from dtrace.run.advance_run import RunProgram
 from dtrace.stacks.mapped_files import MappedFile
 from dtrace.stacks.threads import Threads
 from dtrace.stacks.user_programs import NAME, UserPrograms, moves
+from emu.elf.program import ProgramFile
 from emu.host.errors import KinstError
 from emu.machine.machine import Machine
 from kinst.probes.traced_program import TracedObject, TracedProgram
@@ -32,7 +33,7 @@ class GuestProcesses:
         self._machine, self._programs, self._next_program = machine, programs, next_program
         self._mapped, self._in_advance = mapped, in_advance
         self._known: dict[tuple[int, str], TracedProgram] = {}
-        self._later: Mapping[tuple[int, str], RunProgram] | None = None
+        self._later: Mapping[tuple[int, str], RunProgram] | KinstError | None = None
 
     @property
     def made_next(self) -> int:
@@ -96,7 +97,7 @@ class GuestProcesses:
             return self._known[process, name]
         for own, files in [(name, self._files_of(process))] if exists else (
                 self._later_files(process, name)):
-            objects = self._objects(own, files)
+            objects = self._objects(own, files, self._programs.mapped_file)
             if objects and objects[0].name[:NAME] == own:
                 self._known[process, name] = TracedProgram(process, own, objects, not exists)
                 return self._known[process, name]
@@ -125,8 +126,9 @@ class GuestProcesses:
         if self._programs.knows(name):
             yield TracedProgram(
                 process, name, (TracedObject(name, self._programs.file(name), 0),), executed)
-        elif objects := self._objects(name, files):
-            yield TracedProgram(process, name, objects, executed)
+        elif objects := self._objects(name, files, self._programs.bare_file):
+            own = {one.file.path for one in objects if one.name[:NAME] == name}
+            yield TracedProgram(process, name, objects, executed, len(own) > 1)
 
     def _files_of(self, process: int) -> list[MappedFile]:
         return self._mapped(next(thread.address for thread in Threads(self._machine).all()
@@ -134,8 +136,14 @@ class GuestProcesses:
 
     def _all_later(self) -> Mapping[tuple[int, str], RunProgram]:
         """Return the programs that later processes will run, from the cache if possible."""
+        if isinstance(self._later, KinstError):
+            raise self._later
         if self._later is None:
-            self._later = {} if self._in_advance is None else self._in_advance()
+            try:
+                self._later = {} if self._in_advance is None else self._in_advance()
+            except KinstError as error:
+                self._later = error
+                raise
         return self._later
 
     def _later_files(self, process: int, name: str) -> Iterator[tuple[str, list[MappedFile]]]:
@@ -150,12 +158,16 @@ class GuestProcesses:
             if number == process and other != name and one.executed:
                 yield other, list(one.files)
 
-    def _objects(self, name: str, files: Sequence[MappedFile]) -> tuple[TracedObject, ...]:
-        """Return the programs and shared objects among mapped files, the named one first."""
+    def _objects(self, name: str, files: Sequence[MappedFile], read: Callable[[str], ProgramFile]
+                 ) -> tuple[TracedObject, ...]:
+        """Return the programs and shared objects among mapped files, the named one first.
+
+        :param read: returns a file by its path.
+        """
         made = list[TracedObject]()
         for path in dict.fromkeys(one.path for one in files):
             try:
-                file = self._programs.mapped_file(path)
+                file = read(path)
             except KinstError:
                 continue  # it is not a program, or has no symbols
             parts = [one for one in files if one.path == path]

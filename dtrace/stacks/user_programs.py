@@ -45,6 +45,7 @@ class UserPrograms:
         self._fixed: dict[str, bool] = {}  # answers of ``knows``
         self._contents, self._debug_file = contents, debug_file
         self._objects: dict[str, ProgramFile | KinstError] = {}  # path in the guest -> file
+        self._bare: dict[str, ProgramFile | KinstError] = {}  # the same for files without symbols
         # Number -> the files that its process has mapped, which do not conflict
         self._mapped: dict[int, dict[MappedFile, None]] = {}
         self._numbers: dict[tuple[str, int], int] = {}  # (name, process) -> number
@@ -179,23 +180,33 @@ class UserPrograms:
     def mapped_file(self, path: str) -> ProgramFile:
         """Return a program or shared object of the guest, from the cache if possible.
 
-        :raises KinstError: if it cannot be read, or is not such a file.
+        :raises KinstError: if it cannot be read, is not such a file, or has no symbols.
         """
         return _cached(self._objects, path, self._of_guest)
 
+    def bare_file(self, path: str) -> ProgramFile:
+        """Return a program or shared object of the guest, which may lack symbols.
+
+        :raises KinstError: if it cannot be read, or is not such a file.
+        """
+        try:
+            return self.mapped_file(path)
+        except ImageError:
+            return _cached(self._bare, path, lambda one: ProgramFile(
+                Path(one), self._taken(one), True, bare=True))
+
     def _of_guest(self, path: str) -> ProgramFile:
-        if self._contents is None or not path.startswith("/"):
-            raise ImageError(f"{path}: this file of the guest cannot be read here")
-        read = self._contents
-
-        def taken(one: str) -> InputFile:
-            return InputFile(Path(one), memoryview(read(one)), NOWHERE)
-
-        file = taken(path)
+        file = self._taken(path)
         if self._debug_file:
             with contextlib.suppress(KinstError):  # most files have none
-                return ProgramFile(Path(path), file, True, taken(self._debug_file.format(path)))
+                return ProgramFile(Path(path), file, True,
+                                   self._taken(self._debug_file.format(path)))
         return ProgramFile(Path(path), file, True)
+
+    def _taken(self, path: str) -> InputFile:
+        if self._contents is None or not path.startswith("/"):
+            raise ImageError(f"{path}: this file of the guest cannot be read here")
+        return InputFile(Path(path), memoryview(self._contents(path)), NOWHERE)
 
     def file(self, name: str) -> ProgramFile:
         """Return the program run by processes with a given name, from the cache if possible.

@@ -53,7 +53,7 @@ class _Strings:
     def add(self, *texts: str) -> int:
         at = len(self.content)
         for text in texts:
-            self.content += text.encode() + b"\0"
+            self.content += text.encode("utf-8", "surrogateescape") + b"\0"
         return at
 
 

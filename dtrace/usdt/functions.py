@@ -1,6 +1,6 @@
 """Names of the functions that programs call for their probes.
 
-A hyphen in the name of a provider or probe is written ``__``.
+A hyphen in the name of a probe is written ``__``.
 """
 
 FIRES, ASKS = "__dtrace_", "__dtraceenabled_"
@@ -12,7 +12,7 @@ def symbol(kind: str, provider: str, probe: str) -> str:
 
     :param kind: ``FIRES`` or ``ASKS``.
     """
-    return f"{kind}{provider.replace('-', '__')}{BETWEEN}{probe.replace('-', '__')}"
+    return f"{kind}{provider}{BETWEEN}{probe.replace('-', '__')}"
 
 
 def parse_symbol(name: str) -> tuple[str, str, str] | None:
@@ -20,5 +20,5 @@ def parse_symbol(name: str) -> tuple[str, str, str] | None:
     for kind in (FIRES, ASKS):
         provider, between, probe = name.removeprefix(kind).partition(BETWEEN)
         if name.startswith(kind) and provider and between and probe:
-            return kind, provider.replace("__", "-"), probe.replace("__", "-")
+            return kind, provider, probe.replace("__", "-")
     return None

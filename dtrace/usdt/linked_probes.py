@@ -3,6 +3,7 @@
 It has the DOF, and relocations for the addresses of the functions with probes.
 """
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -30,7 +31,8 @@ from kinst.code.usdt_code import USDT_CODES
 PARTS = ("provider", "module", "function", "name", "args")
 PRIVATE = "Private/Private/Unknown"  # stability of what no pragma describes
 SHT_PROGBITS, SHT_STRTAB, SHT_DOF, STT_OBJECT, STT_SECTION = 1, 3, 0x6FFFFFF4, 1, 3
-SHF_INFO_LINK = 0x40
+SHF_INFO_LINK, SHF_GNU_RETAIN = 0x40, 0x200000  # nothing refers to the DOF, but it is needed
+MOST_OFFSETS = 65_535  # maximum number of calls for a probe in a function
 # Symbol of the DOF for the code that shows the probes to the kernel (drti.o).  It is weak, because
 # a program may have several of these object files; drti.o then shows the first one.
 DOF_SYMBOL = "__SUNW_dof"
@@ -51,7 +53,10 @@ def link_probes(providers: Mapping[str, ProviderDeclaration], paths: Sequence[Pa
     :raises KinstError: if an object file is unsuitable, or calls a probe that is not declared.
     :raises OSError: if a file cannot be written.
     """
-    objects = [ProgramObject(path, arch) for path in paths]
+    for number, path in enumerate(paths):
+        if any(path.samefile(other) for other in paths[:number] if path.exists()):
+            raise KinstError(f"{path}: is given twice")
+    objects = [ProgramObject(path, arch, machine) for path in paths]
     sites: dict[str, list[ProbeSite]] = {name: [] for name in providers}
     for one in objects:
         for site in one.sites:
@@ -63,13 +68,14 @@ def link_probes(providers: Mapping[str, ProviderDeclaration], paths: Sequence[Pa
     made = [_provider(providers[name], found) for name, found in sites.items()]
     dof = write_dof([provider for provider, _symbols in made], [names for _p, names in made])
     content = _object(dof, arch, EM[machine], objects[0].flags if objects else 0)
-    for one in objects:
-        if one.changed:
-            with replacing(one.path, one.path.stat().st_mode & 0o777) as file:
-                file.write(one.content)
-    with replacing(out) as file:
-        file.write(content)
-    return sum(map(len, sites.values()))
+    with contextlib.ExitStack() as written:  # all files are written before the first is renamed
+        written.enter_context(replacing(out)).write(content)
+        for one in objects:
+            if one.changed:
+                written.enter_context(replacing(
+                    one.path, one.path.stat().st_mode & 0o777)).write(one.content)
+    return sum(len(probe.offsets) + len(probe.enabled)
+               for provider, _symbols in made for probe in provider.probes)
 
 
 def _declared(providers: Mapping[str, ProviderDeclaration], site: ProbeSite, path: Path) -> None:
@@ -105,7 +111,11 @@ def _spelled(kinds: Sequence[Type]) -> tuple[str, ...]:
 
 
 def _offsets(sites: Sequence[ProbeSite], asks: bool) -> tuple[int, ...]:
-    return tuple(site.offset for site in sites if site.asks == asks)
+    found = tuple(dict.fromkeys(site.offset for site in sites if site.asks == asks))
+    if len(found) > MOST_OFFSETS:
+        raise KinstError(f"{sites[0].function} calls {sites[0].probe} more than {MOST_OFFSETS} "
+                         "times")
+    return found
 
 
 def _numbers(attributes: str) -> tuple[int, int, int]:
@@ -139,7 +149,7 @@ def _object(dof: Dof, arch: str, machine: int, flags: int) -> bytes:
         for at, name in dof.fields)
     contents = (b"", dof.content, relocations, b"".join(rows), bytes(strings), b"")
     # type, flags, link, info, alignment and size of an entry of each section
-    shapes = ((0, 0, 0, 0, 0, 0), (SHT_DOF, SHF_ALLOC, 0, 0, 8, 0),
+    shapes = ((0, 0, 0, 0, 0, 0), (SHT_DOF, SHF_ALLOC | SHF_GNU_RETAIN, 0, 0, 8, 0),
               (SHT_RELA, SHF_INFO_LINK, 3, 1, 8, RELA.size),
               (SHT_SYMTAB, 0, 4, 2, 8, SYMBOL.size), (SHT_STRTAB, 0, 0, 0, 1, 0),
               (SHT_PROGBITS, 0, 0, 0, 1, 0))

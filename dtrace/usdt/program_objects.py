@@ -34,6 +34,8 @@ ALIAS = "usdt$"
 ALIASES = (ALIAS, "$dtrace")
 MOST_SITES = 100_000  # maximum number of calls for probes in a file
 MOST_SYMBOLS = 10_000_000
+LONGEST_NAME = 65_536  # maximum length of the name of a symbol
+MOST_NAMES = 64 << 20  # maximum length of all names together
 MOST_NESTED = 64  # maximum number of functions that begin between a function and its end
 
 
@@ -70,15 +72,19 @@ class _Symbol:
 class ProgramObject:
     """An object file, changed in memory so that its probes do nothing.
 
+    :param machine: the architecture's ``e_machine`` without the EM_ prefix.
     :param path: also makes the names of symbols unique, together with the contents.
     :raises ImageError: if the file is not such an object file, or a call cannot be replaced.
     """
 
-    def __init__(self, path: Path, arch: str) -> None:
+    def __init__(self, path: Path, arch: str, machine: str) -> None:
         self.path, self._code = path, USDT_CODES[arch]
         self._file = ElfFile(read_file(path))
         if self._file.kind != ET_REL:
             raise ImageError(f"{path}: not an object file (.o)")
+        if self._file.machine != machine:
+            raise ImageError(f"{path}: is for {self._file.machine}, not for {machine} like the "
+                             "first file")
         if any(one.kind == SHT_SYMTAB_SHNDX for one in self._file.sections):
             raise ImageError(f"{path}: has more than {SHN_LORESERVE} sections")
         self.flags = HEADER.unpack(self._file.header)[7]
@@ -94,7 +100,10 @@ class ProgramObject:
         if self._table is not None:
             self._symbols = list(self._read_symbols(self._table))
             self._sort_symbols()
-            for section in self._file.of_kind(SHT_RELA):
+            sections = list(self._file.of_kind(SHT_RELA))
+            if sum(one.size for one in sections) > len(self._file.data):
+                raise ImageError(f"{path}: damaged: its relocations are larger than the file")
+            for section in sections:
                 self._take(section)
         self.changed = bytes(self._data) != bytes(self._file.data) or bool(self._added)
 
@@ -127,12 +136,17 @@ class ProgramObject:
         if table.link >= len(self._file.sections) or table.size > MOST_SYMBOLS * SYMBOL.size:
             raise ImageError(f"{self.path}: damaged symbol table")
         strings = self._file.content(self._file.sections[table.link])
+        left = MOST_NAMES
         for name, info, other, section, value, size in SYMBOL.iter_unpack(
                 self._file.content(table)[: table.size // SYMBOL.size * SYMBOL.size]):
-            end = strings.find(b"\0", name)
+            end = strings.find(b"\0", name, name + LONGEST_NAME)
             if name >= len(strings) or end < 0:
                 raise ImageError(f"{self.path}: damaged symbol table: a name is outside its "
-                                 "section")
+                                 f"section, or longer than {LONGEST_NAME} bytes")
+            left -= end - name
+            if left < 0:
+                raise ImageError(f"{self.path}: the names of its symbols have more than "
+                                 f"{MOST_NAMES >> 20} MiB")
             yield _Symbol(strings[name:end].decode("utf-8", "surrogateescape"), info, other,
                           section, value, size)
 

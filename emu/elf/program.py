@@ -32,11 +32,12 @@ class ProgramFile:
     :param movable: whether it may be position-independent.  The symbols then have the addresses in
         the file, and those of a stripped file are the ones that other files can use.
     :param debug: a file with the symbols; default: ``file`` itself.
+    :param bare: whether the file may lack symbols.
     :raises ImageError: if the file is not such a program, is damaged, or has no symbols.
     """
 
     def __init__(self, path: Path, file: InputFile | None = None, movable: bool = False,
-                 debug: InputFile | None = None) -> None:
+                 debug: InputFile | None = None, bare: bool = False) -> None:
         elf = ElfFile(file or read_file(path))
         named = elf if debug is None else ElfFile(debug)
         if elf.kind != ET_EXEC and not (movable and elf.kind == ET_DYN):
@@ -47,13 +48,14 @@ class ProgramFile:
         table = next(named.of_kind(SHT_SYMTAB), None)
         if table is None and movable:
             named, table = elf, next(elf.of_kind(SHT_DYNSYM), None)
-        if table is None or table.link >= len(named.sections):
+        if (table is None and not bare) or (
+                table is not None and table.link >= len(named.sections)):
             raise ImageError(f"{path}: has no symbols (it was stripped)")
         self.path, self.machine, self._file = path, elf.machine, elf
         self.elf_files = (elf,) if named is elf else (named, elf)  # the one with symbols first
-        strings = named.content(named.sections[table.link])
+        strings = b"" if table is None else named.content(named.sections[table.link])
         self.symbols = SymbolTable(
-            _without_aliases(named.content(table), strings), strings,
+            b"" if table is None else _without_aliases(named.content(table), strings), strings,
             path.name if movable else path.stem)
         sizes: dict[int, int] = {}
         for function in self.symbols.functions():

@@ -649,7 +649,8 @@ class GuestPrograms:
         not keep them.
     :param errors: names of the error numbers that system calls return.
     :param executes: names of the system calls that begin a program.
-    :param forks: names of the system calls that create a process and return its ID.
+    :param forks: names of the system calls that create a copy of a process and return its ID.
+    :param last_number: highest ID of a process.
     :param maps: members that describe the files that a process has mapped; None: unknown.
     :param debug_file: path of the file with the symbols of a stripped file, whose path replaces
         ``{}``; empty: there are no such files.
@@ -670,6 +671,7 @@ class GuestPrograms:
     errors: Mapping[int, str] = field(default_factory=dict)
     executes: tuple[str, ...] = ()
     forks: tuple[str, ...] = ()
+    last_number: int = 0
     writes: tuple[str, str] = ("", "")
     maps: MapMembers | None = None
     debug_file: str = ""

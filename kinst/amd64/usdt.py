@@ -10,4 +10,4 @@ CODE = UsdtCode(
     done=0, before=1, call=(b"\xe8", b"\xff"), jump=(b"\xe9", b"\xff"),
     fires=5 * NOP, fires_last=RET + 4 * NOP, asks=CLEAR + 2 * NOP, asks_last=CLEAR + RET + NOP,
     asks_at=3, nothing=(NOP, RET), difference=(24,),  # R_X86_64_PC64
-    moves=False)
+    moves=False, narrow=False)

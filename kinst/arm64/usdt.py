@@ -13,4 +13,4 @@ CODE = UsdtCode(
     jump=(bytes.fromhex("00000014"), bytes.fromhex("000000fc")),
     fires=NOP, fires_last=RET, asks=NOP, asks_last=RET, asks_at=0, nothing=(NOP, RET),
     difference=(260,),  # R_AARCH64_PREL64
-    moves=False)
+    moves=False, narrow=False)

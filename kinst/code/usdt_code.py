@@ -24,6 +24,7 @@ class UsdtCode:
     :param difference: types of the relocations that make a field the distance to a symbol from the
         field itself; with two, the second one subtracts the field's address.
     :param moves: whether a linker may shorten code, so that offsets change.
+    :param narrow: whether relocations of dtrace(1) write only the lower half of a field.
     """
 
     relocations: frozenset[int]
@@ -39,6 +40,7 @@ class UsdtCode:
     nothing: tuple[bytes, ...]
     difference: tuple[int, ...]
     moves: bool
+    narrow: bool
 
 
 USDT_CODES: Parts[UsdtCode] = Parts("kinst.{}.usdt", "CODE")

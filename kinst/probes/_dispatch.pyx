@@ -93,7 +93,7 @@ cdef enum:
     MAX_ALL_TAILS = 1 << 22  # maximum number of pending tail calls and active inline copies
     MAX_TAIL_THREADS = 1 << 16
     # number of bits of a thread's key that hold the program number (at most MAX_PROGRAMS)
-    PROGRAM_BITS = 7
+    PROGRAM_BITS = 8
     # Reasons why a return cannot be awaited, in addition to the results 0 to 2 of ``await_address``
     TOO_MANY_OF_THREAD = 3
     TOO_MANY_OF_ALL = 4

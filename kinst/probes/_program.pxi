@@ -203,6 +203,8 @@ cdef void on_instruction(void *uc, uint64_t address, uint32_t size, void *data) 
         return
     s = &d.sites[i]
     if not guest_read(c, address, code, s.length) or memcmp(code, s.code, s.length) != 0:
+        if d.programs.all[program - 1].several:
+            return
         program_differs(d, program, address)
         program_left_in_block(c, address, program_behind_start(d, s, address))
         return

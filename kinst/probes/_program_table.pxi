@@ -4,7 +4,7 @@ This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 """
 
 cdef enum:
-    MAX_PROGRAMS = 100
+    MAX_PROGRAMS = 250
     MAX_PROGRAM_HOOKS = 48  # maximum number of hooked ranges, all of which each translation checks
     NEAR = 64  # maximum distance in bytes between probes that share a hooked range
     PROGRAM_SHIFT = 56
@@ -25,6 +25,7 @@ cdef struct Sources:
 cdef struct Program:
     uint32_t process
     bint executed  # whether only processes that have called execve() since their fork() match
+    bint several  # whether a process runs several programs of the name, so code may differ
     uint8_t name[COMM]
 
 # An instruction that a thread left incomplete

@@ -407,12 +407,14 @@ cdef class ProbeSites(CodeReader):
         p.process, p.number, p.flags, p.executed, p.name = process, number, flags, executed, name
         p.parent, p.space = parent, space
 
-    def add_program(self, uint32_t process, bytes name, bint executed):
+    def add_program(self, uint32_t process, bytes name, bint executed, bint several=False):
         """Add a program that a process runs; return the program's number, from 1.
 
         :param process: the process ID.
         :param name: the process's name while it runs the program.
         :param executed: match only a process that has executed a program since fork().
+        :param several: whether the process also runs other programs of this name; its probes then
+            do not fire where the code is not the expected one.
         """
         self.unchanging()
         cdef Programs *p = &self.d.programs
@@ -421,7 +423,7 @@ cdef class ProbeSites(CodeReader):
             raise ValueError(f"at most {MAX_PROGRAMS} programs can have probes at the same time")
         one = &p.all[p.count]
         memset(one, 0, sizeof(Program))
-        one.process, one.executed = process, executed
+        one.process, one.executed, one.several = process, executed, several
         for i, byte in enumerate(name[: COMM - 1]):
             one.name[i] = byte
         p.count += 1

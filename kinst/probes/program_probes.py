@@ -28,6 +28,9 @@ class ProgramProbes(DeclaredProbes):
         self._of_files: list[StaticProbe] = []  # probes that programs declare
         # (number of a program, probe) -> the probe's number
         self._declared_there: dict[tuple[int, StaticProbe], int] = {}
+        # Whether programs that ask for an enabled probe get the answer that it is enabled.  In a
+        # replay, this would lead to another run.
+        self.answers = True
         self._of_programs: set[int] = set()  # indices of the functions that belong to programs
 
     def remove_all(self) -> None:
@@ -78,7 +81,8 @@ class ProgramProbes(DeclaredProbes):
                                      executed=members.executed, name=found.name,
                                      parent=found.parent, space=found.space)
         try:
-            self.dispatcher.add_program(program.process, program.name.encode(), program.executed)
+            self.dispatcher.add_program(program.process, program.name.encode(), program.executed,
+                                        program.several)
         except ValueError as error:
             raise ProbeError(str(error)) from None
         self.programs.append(program)
@@ -133,7 +137,7 @@ class ProgramProbes(DeclaredProbes):
                     len(self._of_files), [self._source(one) for one in shown], len(mapping))
                 self._of_files.append(probe)
                 self._declared_there[key] = number
-            for sites, asked in ((fires, False), (asks, True)):
+            for sites, asked in ((fires, False), (asks if self.answers else (), True)):
                 for address, code in sites:
                     dispatcher.add_static_site(number, program, address, code, asked)
         except ValueError as error:

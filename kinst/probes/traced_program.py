@@ -30,12 +30,14 @@ class TracedProgram:
     :param executed: match only after the process has executed the program, not while it is a copy
         of its parent.
     :param objects: the program itself, then the shared objects.
+    :param several: whether the process also runs other programs of this name.
     """
 
     process: int
     name: str
     objects: tuple[TracedObject, ...]
     executed: bool
+    several: bool = False
 
     @property
     def file(self) -> ProgramFile:

@@ -22,6 +22,8 @@ from kinst.providers.pid import Pid, with_aout
 from kinst.providers.provider import MadeProbes, Provider, Wanted
 
 NUMBERED = re.compile(r".*[^0-9]([0-9]{1,9})", re.ASCII)
+# Types of arguments that calls do not pass in one general register or word
+UNKNOWN = re.compile(r"(?:(?:const|volatile) )*(?:float|(?:long )?double|(?:struct|union) \w+)")
 MOST_FILES = 64  # maximum number of files whose probes are remembered
 
 
@@ -39,6 +41,9 @@ class Usdt(Provider):
             raise ProbeError(f"{wanted.text}: the probes of programs need a D program on "
                              "kinst-emu's machine: use kdtrace or machine.trace()")
         process = None if is_glob(wanted.provider) else NUMBERED.fullmatch(wanted.provider)
+        if process is not None and not int(process[1]):
+            raise ProbeError(f"{wanted.text}: process 0 is the kernel; to use $target, give "
+                             "-c '$ COMMAND' or -p PID")
         try:
             programs = wanted.programs(None if process is None else int(process[1]))
         except ProbeError:
@@ -49,9 +54,13 @@ class Usdt(Provider):
         reports: list[str] = []
         providers = set[str]()
         for program in programs:
+            if program.several:
+                reports.append(f"{wanted.text}: process {program.process} runs several programs "
+                               f"named {program.name}; where their code differs, one of them has "
+                               "no probes")
             for one in program.objects:
                 try:
-                    declared = declarations(one.file)
+                    declared = declarations(one.file, probes.arch.name)
                 except ImageError as error:
                     reports.append(f"{wanted.text}: {error}")
                     continue
@@ -83,13 +92,13 @@ def _nothing(wanted: Wanted, named: bool, providers: set[str], reports: list[str
 
 
 @functools.lru_cache(maxsize=MOST_FILES)
-def declarations(file: ProgramFile) -> list[DofProvider]:
+def declarations(file: ProgramFile, arch: str) -> list[DofProvider]:
     """Return the providers that a program or shared object declares.
 
     :raises ImageError: if its DOF is damaged.
     """
     try:
-        return read_providers(*file.section_content(SECTION))
+        return read_providers(*file.section_content(SECTION), USDT_CODES[arch].narrow)
     except KinstError as error:
         raise ImageError(f"{file.path}: damaged {SECTION}: {error}") from None
 
@@ -99,11 +108,15 @@ def _of_provider(probes: ProbeTable, program: TracedProgram, one: TracedObject,
     """Add the wanted probes of a provider, and report those that cannot be added."""
     main = one is program.objects[0]
     made: list[int] = []
+    reports += [f"{wanted.text}: {one.file.path}: {reason}" for reason in provider.left_out]
     for probe in provider.probes:
         if not (matches(wanted.name, probe.name) and matches(wanted.function, probe.function)
                 and (matches(wanted.module, one.name) or (main and with_aout(wanted.module)))):
             continue
         try:
+            unread = next(filter(UNKNOWN.fullmatch, probe.native), "")
+            if unread:
+                raise ImageError(f"passes an argument of type {unread}, which cannot be read")
             fires, asks = (_sites(probes.arch.name, one, probe, offsets) for offsets in (
                 probe.offsets, probe.enabled))
             number = probes.add_program(program, wanted.types)
@@ -113,7 +126,8 @@ def _of_provider(probes: ProbeTable, program: TracedProgram, one: TracedObject,
                     probe.mapping, probe.translated, strict=True)), (),
                 attributes=provider.attributes), probe.mapping, fires, asks))
         except KinstError as error:
-            reports.append(f"{wanted.text}: {probe.function}:{probe.name}: {error}")
+            reports.append(f"{wanted.text}: {provider.name}{program.process}:{one.name}:"
+                           f"{probe.function}:{probe.name}: {error}")
     return made
 
 

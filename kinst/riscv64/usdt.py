@@ -15,4 +15,4 @@ CODE = UsdtCode(
     done=0, before=0, call=CALL, jump=JUMP, fires=2 * NOP, fires_last=NOP + RET, asks=2 * NOP,
     asks_last=NOP + RET, asks_at=0, nothing=(NOP, RET),
     difference=(36, 40),  # R_RISCV_ADD64, R_RISCV_SUB64
-    moves=True)
+    moves=True, narrow=True)

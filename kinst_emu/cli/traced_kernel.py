@@ -218,8 +218,8 @@ class TracedKernel:
             except CommandError as error:
                 if error.stop is None:
                     raise
-                self.said.append("the command did not end when it was run in advance, for at most "
-                                 f"{limit:,} instructions: files that it maps later have no probes")
+                self.said.append(f"run in advance: {error}; files that are mapped later have no "
+                                 "probes")
 
     def _on_unicorn(self, machine: UnicornMachine) -> Breakpoints:
         line = self.line
@@ -232,6 +232,7 @@ class TracedKernel:
             catalog.described(self.image), self.workload or _played_words(line),
             tuple(line.shown.sources))
         breakpoints.dispatcher.sink = self.collect
+        breakpoints.answers = self.player is None
         return breakpoints
 
     def _on_qemu(self, source: UnicornMachine) -> SeamBreakpoints:

@@ -8,11 +8,12 @@ from dtrace.d.compile.program import Compiler
 from dtrace.d.language.errors import DError
 from dtrace.d.language.lexer import Macros
 from dtrace.d.language.surroundings import Nowhere
+from dtrace.d.language.syntax import ProviderDeclaration
 from dtrace.d.language.types import Universe
 from dtrace.run.timers import OwnProbes
 from dtrace.usdt.header import header
 from dtrace.usdt.linked_probes import link_probes
-from dwarf.types import Types
+from dwarf.types import Array, Float, Incomplete, Structure, Types, declare, strip
 from emu.arch.arch import Arch
 from emu.arch.architectures import ARCHITECTURES
 from emu.elf.reader import ElfFile, read_file
@@ -40,7 +41,13 @@ def usdt_file(line: CommandLine) -> int:
     if not compiler.providers:
         raise KinstError(f"{option}: the program declares no provider, as in "
                          "'provider NAME { probe PROBE(int); };'")
+    for provider in compiler.providers.values():
+        _check(provider)
     out = _output(line, option)
+    inputs = [Path(word) for word in line.texts.words] + [
+        Path(text) for letter, text in line.texts.programs if letter == "s" and text != STDOUT]
+    if any(out.exists() and one.exists() and out.samefile(one) for one in inputs):
+        raise KinstError(f"{option}: {out} is an input, too; give another name with -o")
     if line.shown.header:
         text = header(compiler.providers.values(), "" if out == Path(STDOUT) else out.name)
         if out == Path(STDOUT):
@@ -58,6 +65,18 @@ def usdt_file(line: CommandLine) -> int:
     if not line.texts.options.given("quiet"):
         print(f"{out}: declares {counted(count, 'call')} for probes")
     return 0
+
+
+def _check(provider: ProviderDeclaration) -> None:
+    """Check that the arguments of a provider's probes are passed in one word each.
+
+    :raises KinstError: if one is not.
+    """
+    for probe in provider.probes:
+        for number, kind in enumerate(probe.native, 1):
+            if isinstance(strip(kind), Float | Structure | Array | Incomplete):
+                raise KinstError(f"{provider.name}:{probe.name}: argument {number} "
+                                 f"({declare(kind)}) cannot be passed to a probe; pass its address")
 
 
 def _arch(line: CommandLine) -> Arch:

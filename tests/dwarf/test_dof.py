@@ -13,7 +13,7 @@ from dwarf.dof import HEADER, DofError, DofProbe, DofProvider, read_providers
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True)
 TYPES = st.lists(st.sampled_from(["int", "char *", "struct proc *", "uint64_t"]), max_size=6)
 OFFSETS = st.lists(st.integers(0, 1 << 20), max_size=4).map(tuple)
-ATTRIBUTES = st.tuples(*[st.tuples(*[st.integers(0, 7)] * 3)] * 5)
+ATTRIBUTES = st.tuples(*[st.tuples(st.integers(0, 7), st.integers(0, 7), st.integers(0, 5))] * 5)
 
 
 @st.composite
@@ -64,8 +64,9 @@ def test_a_distance_of_32_bits_may_be_negative():
     content, (at,) = written([ONE])
     made = bytearray(content)
     struct.pack_into("<I", made, at, -0x1000 & 0xFFFFFFFF)
-    (provider,) = read_providers(bytes(made), 0x40000)
-    assert provider.probes[0].address == 0x40000 + at - 0x1000
+    for narrow, distance in ((True, -0x1000), (False, -0x1000 & 0xFFFFFFFF)):
+        (provider,) = read_providers(bytes(made), 0x40000, narrow)
+        assert provider.probes[0].address == 0x40000 + at + distance
 
 
 @given(PROVIDERS, st.data())
@@ -87,12 +88,38 @@ def test_damaged_dof_is_refused_or_read(providers, data):
     (lambda dof: dof[:6] + b"\3" + dof[7:], "version 3"),
     (lambda dof: dof[:28] + struct.pack("<I", 1 << 30) + dof[32:], "other sizes"),
     (lambda dof: dof.replace(b"prov\0", b"1rov\0"), "not the name of a provider"),
-    (lambda dof: dof.replace(b"main\0", b"ma:n\0"), "not the name of a function"),
+    (lambda dof: dof.replace(bytes((0, 0, 1, 1)), bytes((0, 0, 9, 1)), 1), "not stability"),
 ])
 def test_damage_is_named(change, message):
     content, _fields = written([ONE])
     with pytest.raises(DofError, match=message):
         read_providers(change(content), 0)
+
+
+@pytest.mark.parametrize("name", [b"ma:n", b"ma\x1bn", b"ma\nn"])
+def test_a_probe_with_an_odd_name_is_left_out_alone(name):
+    two = DofProvider("prov", ((1, 1, 0),) * 5, (*ONE.probes, DofProbe(
+        "plain", "go", 0, ("int",), ("int",), (0,), (16,), ())))
+    content, _fields = written([two])
+    (provider,) = read_providers(content.replace(b"main\0", name + b"\0"), 0)
+    assert [one.function for one in provider.probes] == ["plain"]
+    (reason,) = provider.left_out
+    assert "not printable" in reason and reason.isprintable()
+
+
+def test_long_and_foreign_names_are_read():
+    odd = DofProvider("prov", ((1, 1, 0),) * 5, tuple(
+        DofProbe(function, "go", 0, (), (), (), (16,), ()) for function in ("größe", "f" * 300)))
+    (provider,) = read_providers(written([odd])[0], 0)
+    assert [one.function for one in provider.probes] == ["größe", "f" * 300]
+
+
+def test_names_and_types_that_are_used_again_and_again_are_limited():
+    types = ("x" * 1000,) * 255
+    many = DofProvider("prov", ((1, 1, 0),) * 5, tuple(
+        DofProbe("main", "go", 0, types, (), (), (16,), ()) for _ in range(80)))
+    with pytest.raises(DofError, match="too long"):
+        read_providers(written([many])[0], 0)
 
 
 def test_the_same_offsets_cannot_be_counted_without_end():

@@ -120,6 +120,56 @@ def test_a_pattern_matches_the_probes_of_child_processes(system, ours):
     assert sum(int(row[3]) for row in found if len(row) == 4) == 8
 
 
+AGAIN = """
+#include <sys/wait.h>
+#include <unistd.h>
+#include "declares.h"
+
+static void __attribute__((noinline)) other(int i) { DECLARES_LOADED(i); __asm__ volatile(""); }
+
+int main(int argc, char **argv)
+{
+	if (argc > 1) {
+		other(30);
+		return 0;
+	}
+	DECLARES_LOADED(10);
+	rfork(RFFDG);
+	if (fork() == 0) {
+		other(20);
+		execl(argv[0], argv[0], "again", NULL);
+	}
+	if (vfork() == 0)
+		_exit(0);
+	while (wait(NULL) > 0)
+		;
+	return 0;
+}
+"""
+
+
+def test_a_process_is_traced_before_and_after_it_executes_its_program_again(system, tmp_path):
+    """A child of vfork(2), and a call of rfork(2) without one, have no probes of their own."""
+    arch, _kernel, headers = system
+    compiled(tmp_path, arch, headers)
+    (tmp_path / "again.c").write_text(AGAIN)
+    cc(arch, headers, "-I", tmp_path, "-c", tmp_path / "again.c", "-o", tmp_path / "again.o")
+    probes = tmp_path / "probes.o"
+    only = tmp_path / "only.d"
+    only.write_text("provider declares { probe loaded(int i); };")
+    assert run("kdtrace", "-G", "-s", str(only), "-o", str(probes), str(tmp_path / "again.o")
+               ).returncode == 0
+    files = tmp_path / "files"
+    files.mkdir()
+    cc(arch, headers, tmp_path / "again.o", probes, "-Wl,--gc-sections", "-s", "-static", "-o",
+       files / "again")
+    done = traced(system, files, "declares*:::loaded "
+                  "{ printf(\"%d %d;\", pid - $target, args[0]); }", "again", "-q")
+    assert sorted(done.stdout.replace("\n", "").split(";"))[-3:] == ["0 10", "1 20", "1 30"]
+    listed = traced(system, files, "declares*:::loaded", "again", "-l")
+    assert len({line.split()[1] for line in listed.stdout.splitlines()[1:]}) == 2
+
+
 def test_a_probe_that_is_not_enabled_answers_no_and_nothing_changes(system, ours):
     """Only a question about an enabled probe makes the program run other code."""
     digests = []

@@ -11,9 +11,10 @@ from dtrace.d.language.spelled_types import spelled_type
 from dtrace.d.language.surroundings import Located
 from dtrace.d.language.types import LONG, is_scalar, spelled
 from dwarf.locations import Place
-from dwarf.types import Type
+from dwarf.types import Integer, Type, strip
 from emu.host.errors import KinstError
 
+SIZES = (1, 2, 4, 8)  # sizes of integers in bytes
 HELD = 10  # number of arguments in the context of a firing
 MOST = 256  # maximum number of parameters of a function
 
@@ -29,7 +30,10 @@ def probe_argument(env: Environment, place: SourcePlace,
                      f"prototype: integer constant\n\t argument: {spelled(key.kind)}", place)
     if 0 <= key.value < MOST and (located := located_argument(env, place, key.value, None)):
         return located
-    kind = env.surroundings.argument(key.value) if 0 <= key.value < HELD else None
+    try:
+        kind = env.surroundings.argument(key.value) if 0 <= key.value < HELD else None
+    except KinstError as error:
+        raise DError("D_ARGS_TYPE", str(error), place) from None
     if kind is None:
         raise DError("D_ARGS_IDX", f"index {key.value} is out of range for args[ ]", place)
     argument = _in_context(place, key.value, kind)
@@ -58,6 +62,10 @@ def _in_context(place: SourcePlace, index: int, kind: Type) -> syntax.Expression
     An index beyond the context yields its last argument, as a placeholder.
     """
     name = f"arg{min(index, HELD - 1)}"
+    inner = strip(kind)
+    if isinstance(inner, Integer) and inner.size not in SIZES:
+        raise DError("D_ARGS_TYPE", f"args[{index}] ({spelled(kind)}) has {inner.size} bytes, "
+                     "which a D program cannot read", place)
     _type, offset = CONTEXT[name]
     use = syntax.ContextUse(place, name, offset)
     use.lvalue = True

@@ -241,7 +241,7 @@ def freebsd(
             (f"p_vmspace.vm_pmap.{page_tables[0]}", page_tables[1]), SIGNAL_MEMBERS, PROGRAM_START,
             (("thread", "td_proc"), ("proc", "p_args"), ("pargs", "ar_length"),
              ("pargs", "ar_args")), ERRORS, ("execve", "fexecve"),
-            ("fork", "vfork", "rfork", "pdfork"), ("write", "writev"),
+            ("fork", "pdfork"), 99_999, ("write", "writev"),  # sys/sys/proc.h: PID_MAX
             MAP_MEMBERS, "/usr/lib/debug{}.debug",
             # sys/vm/vm_map.h, sys/sys/sysent.h; sendsig() of the architecture.
             SignalFrame(("proc", "p_vmspace"), ("vmspace", "vm_shp_base"), ("proc", "p_sysent"),

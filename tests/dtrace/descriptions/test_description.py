@@ -79,4 +79,5 @@ def test_probing_an_ordinary_function_needs_no_debug_data(booted):
 
 def test_the_provider_table_lists_each_provider_once():
     assert [provider.name for provider in PROVIDERS] == ["kinst", "fbt", "pid", "sdt", "usdt"]
-    assert [provider.matches("") for provider in PROVIDERS] == [False, True, False, True]
+    assert [provider.matches("") for provider in PROVIDERS] == [
+        False, True, False, True, False]

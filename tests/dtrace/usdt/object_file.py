@@ -40,8 +40,8 @@ class ObjectFile:
         called: dict[str, int] = {}
 
         def named(name):
-            strings.extend(name.encode() + b"\0")
-            return len(strings) - len(name) - 1
+            strings.extend(name.encode("utf-8", "surrogateescape") + b"\0")
+            return len(strings) - len(name.encode("utf-8", "surrogateescape")) - 1
 
         bodies = {}
         for name, callees in self.functions.items():
@@ -88,7 +88,8 @@ def symbols_of(file: ElfFile) -> dict[str, tuple[int, int, int]]:
     found = {}
     for name, info, _other, section, value, _size in struct.iter_unpack(
             "<IBBHQQ", file.content(table)):
-        found[strings[name : strings.index(b"\0", name)].decode()] = info, section, value
+        text = strings[name : strings.index(b"\0", name)].decode("utf-8", "surrogateescape")
+        found[text] = info, section, value
     return found
 
 

@@ -120,6 +120,23 @@ def test_a_damaged_object_does_not_hide_the_others(bad, message):
     assert any(message in report for report in made.reports)
 
 
+def test_an_argument_that_is_not_in_a_register_for_integers_is_not_read():
+    one = DofProvider("prov", PRIVATE, (DofProbe(
+        "main", "go", 0, ("double", "int"), ("double", "int"), (0, 1), (4,), ()),))
+    with pytest.raises(ProbeError, match="argument of type double, which cannot be read"):
+        created("prov20:::go", {20: TracedProgram(20, "bad", (an_object("bad", [one]),), True)})
+
+
+def test_two_programs_of_a_name_are_reported():
+    made = created("prov20:::go", {20: TracedProgram(20, "prog", (MAIN,), True, True)})[1]
+    assert "runs several programs named prog" in made.reports[0]
+
+
+def test_process_0_is_the_kernel():
+    with pytest.raises(ProbeError, match="process 0 is the kernel"):
+        created("prov0:::go")
+
+
 def test_what_processes_run_may_be_unknown():
     def programs(_process):
         raise KinstError("the kernel's types do not describe processes")

@@ -49,6 +49,10 @@ def test_h_alone_is_a_request_for_help():
     (("-G", "-h", "-s", "probes.d"), "give only one"),
     (("-G", "-s", "probes.d", "-l", "main.o"), "leave out -c, -l"),
     (("-h", "-s", "probes.d", "-o", "none/probes.h"), "none/probes.h: No such file or directory"),
+    (("-G", "-s", "probes.d", "main.o", "-o", "main.o"), "main.o is an input, too"),
+    (("-h", "-s", "probes.d", "-o", "probes.d"), "probes.d is an input, too"),
+    (("-h", "-o", "x.h", "-n", "provider p { probe a(int, double); };"),
+     "argument 2 (double) cannot be passed to a probe"),
     (("-h", "-s", "probes.d", "-o", "/dev/full"), "/dev/full: No space left on device"),
 ])
 def test_bad_input_is_one_line_and_nothing_is_written(here, words, message):
