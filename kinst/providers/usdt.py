@@ -33,8 +33,8 @@ class Usdt(Provider):
     name = "usdt"
 
     def matches(self, pattern: str) -> bool:
-        return bool(pattern) and not Pid().matches(pattern) and (
-            is_glob(pattern) or names_process(pattern))
+        return bool(pattern) and (is_glob(pattern) or (
+            names_process(pattern) and not Pid().matches(pattern)))
 
     def create(self, probes: ProbeTable, wanted: Wanted) -> MadeProbes:
         if wanted.programs is None:
