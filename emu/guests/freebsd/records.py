@@ -104,7 +104,8 @@ def records(
     :param address: converts the virtual address of a module for its ADDRESS record.
     :param disk_at: virtual address of the memory disk, if there is one.
     """
-    out = record(NAME, b"kernel\0") + record(TYPE, b"elf kernel\0")
+    # dtrace(1) reads the kernel's types from the file of this name.
+    out = record(NAME, b"/boot/kernel/kernel\0") + record(TYPE, b"elf kernel\0")
     out += u64(ADDRESS, start) + u64(SIZE, size) + b"".join(metadata)
     for module in image.modules:
         out += _module(module, address(module.address))

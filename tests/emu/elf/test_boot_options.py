@@ -57,7 +57,7 @@ def test_loader_metadata_contains_disk_environment_and_flags(arch, disk):
     # loaded 2 MiB into RAM.
     bias = 0 if arch == "amd64" else machine.board.ram_base + (2 << 20) - low
     memory = machine.read_physical(machine.board.ram_base, 64 << 20)
-    begin = memory.index(records.record(records.NAME, b"kernel\0"))
+    begin = memory.index(records.record(records.NAME, b"/boot/kernel/kernel\0"))
     found = rows(memory, begin)
     at = found.index((records.TYPE, records.DISK))
     assert found[at - 1][0] == records.NAME
