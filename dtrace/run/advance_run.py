@@ -25,11 +25,14 @@ MOST_PROGRAMS = 10_000  # maximum number of programs that are followed
 class RunProgram:
     """A program that a process runs while it has a name.
 
-    :param executed: whether the process has executed it, instead of being a copy of its parent.
+    :param executed: whether the process has this name only after it has executed the program, and
+        not as a copy of its parent.
+    :param ran: whether the process has executed the program at all.
     :param files: the files that it has mapped at any time.
     """
 
     executed: bool
+    ran: bool = False
     files: dict[MappedFile, None] = field(default_factory=dict)
 
 
@@ -57,7 +60,8 @@ def run_in_advance(machine: UnicornMachine, types: Types, run: Callable[[], None
         if one is None and len(found) < MOST_PROGRAMS:
             one = found[number, name] = RunProgram(executed)
         if one is not None:
-            one.executed &= executed  # its firings before it executes the program count, too
+            one.executed &= executed
+            one.ran |= executed
             if len(one.files) < MOST_MAPPED:
                 one.files.update(dict.fromkeys(files))
 

@@ -155,7 +155,7 @@ class GuestProcesses:
         if (process, name) in later:
             yield name, list(later[process, name].files)
         for (number, other), one in later.items():
-            if number == process and other != name and one.executed:
+            if number == process and other != name and one.ran:
                 yield other, list(one.files)
 
     def _objects(self, name: str, files: Sequence[MappedFile], read: Callable[[str], ProgramFile]

@@ -398,3 +398,12 @@ def test_damaged_sections_of_a_program_harm_neither_kdtrace_nor_other_probes(
                 assert "<echo>" in done.stdout
             else:
                 assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_a_process_that_runs_a_script_has_the_name_of_the_interpreter(system, tmp_path):
+    script = tmp_path / "a-script-with-a-long-name"
+    script.write_text("#!/bin/sh\necho hello\n")
+    script.chmod(0o755)
+    done = traced(system, tmp_path, "pid$target:libc.so.7:malloc:entry { @[execname] = count(); }",
+                  script.name, "-q")
+    assert re.search(r"\bsh +[0-9]{2,}", done.stdout), done.stdout
