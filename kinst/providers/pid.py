@@ -100,6 +100,9 @@ def _functions(program: TracedProgram, wanted: Wanted) -> Iterator[tuple[TracedO
                          "D_PROC_NAME")
     objects = [one for n, one in enumerate(program.objects)
                if matches(module, one.name) or (not n and with_aout(module))]
+    if not objects and module and not is_glob(module) and wanted.function != ABSOLUTE:
+        # As in FreeBSD, a module may be named without the suffix of a shared object.
+        objects = [one for one in program.objects if one.name.startswith(f"{module}.")]
     if not objects:
         names = list(dict.fromkeys([f"{program.objects[0].name} (or {AOUT})",
                                     *(one.name for one in program.objects[1:])]))

@@ -60,6 +60,7 @@ def created(module, function, name="entry"):
     ("libc.so.7", "malloc", [("libc.so.7", "malloc", 0x2010B0)]),
     ("libm*", "sin", [("libm.so.5", "sin", 0x3010B0), ("libm.so.5", "sin", 0x4010B0)]),
     ("", "shared", [("prog", "shared", 0x1010C0), ("libc.so.7", "shared", 0x201100)]),
+    ("libc", "malloc", [("libc.so.7", "malloc", 0x2010B0)]),
     ("libc*", "", [("libc.so.7", "malloc", 0x2010B0), ("libc.so.7", "shared", 0x201100)]),
 ])
 def test_functions_are_those_of_the_objects_that_match(module, function, found):
