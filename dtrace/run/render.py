@@ -403,7 +403,7 @@ class Typed:
     def _integer(self, content: bytes, kind: Integer, bits: tuple[int, int] | None) -> str:
         if bits is not None:
             return self._hex(number(content, False) >> bits[0] & (1 << bits[1]) - 1)
-        if kind.encoding == "char" and kind.signed and kind.size == 1:
+        if is_plain_char(kind):
             byte = content[0]
             if 0x20 <= byte <= 0x7E:
                 return f"'{chr(byte)}'"
@@ -450,8 +450,7 @@ class Typed:
         element, size = kind.element, width(kind.element)
         base = strip(element)
         count = kind.count or 0
-        if isinstance(base, Integer) and base.encoding == "char" and base.size == 1 \
-                and base.signed:
+        if isinstance(base, Integer) and is_plain_char(base):
             head, mark, _rest = content.partition(b"\0")
             if mark and head and all(0x20 <= b <= 0x7E for b in head):
                 text = f'"{head.decode()}"'
@@ -469,3 +468,10 @@ class Typed:
                              top=True) for n in range(count)]
         return f"[ {', '.join(parts)} ]"
 
+
+def is_plain_char(kind: Integer) -> bool:
+    """Return whether values of a type are characters for dtrace(1).
+
+    FreeBSD's CTF describes ``char`` as signed, also on architectures where it is unsigned.
+    """
+    return kind.encoding == "char" and kind.size == 1 and (kind.signed or kind.name == "char")
