@@ -21,7 +21,7 @@ from kinst.probes.probed_code import ProbeError
 from kinst.probes.traced_program import TracedProgram
 from kinst.providers.kinst_provider import PROVIDER as KINST
 from kinst.providers.patterns import matches
-from kinst.providers.pid import ABSOLUTE, Pid, process_of, with_aout
+from kinst.providers.pid import ABSOLUTE, Pid, is_module, process_of
 from kinst.providers.provider import MadeProbes, Provider, Wanted
 from kinst.providers.usdt import Usdt, names_process
 
@@ -144,8 +144,7 @@ def _of_line(program: TracedProgram, wanted: Description, file: str, line: int
     found: dict[tuple[str, int], tuple[str, str, str]] = {}
     why = ""
     for one in program.objects:
-        if not (matches(wanted.module, one.name) or (
-                one is program.objects[0] and with_aout(wanted.module))):
+        if not is_module(wanted.module, program, one):
             continue
         try:
             elf = dwarf_of(one.file)

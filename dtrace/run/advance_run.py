@@ -23,7 +23,7 @@ MOST_PROGRAMS = 10_000  # maximum number of programs that are followed
 
 @dataclass
 class RunProgram:
-    """A program that a process runs while it has a name.
+    """What a process runs while it has one name.
 
     :param executed: whether the process has this name only after it has executed the program, and
         not as a copy of its parent.

@@ -410,6 +410,8 @@ cdef class ProbeSites(CodeReader):
     def add_program(self, uint32_t process, bytes name, bint executed, bint several=False):
         """Add a program that a process runs; return the program's number, from 1.
 
+        If there is one with the same process and name, it also matches when the new one would.
+
         :param process: the process ID.
         :param name: the process's name while it runs the program.
         :param executed: match only a process that has executed a program since fork().
@@ -419,13 +421,21 @@ cdef class ProbeSites(CodeReader):
         self.unchanging()
         cdef Programs *p = &self.d.programs
         cdef Program *one
+        cdef Program made
+        cdef int number
+        memset(&made, 0, sizeof(Program))
+        made.process, made.executed, made.several = process, executed, several
+        for i, byte in enumerate(name[: COMM - 1]):
+            made.name[i] = byte
+        for number in range(p.count):
+            one = &p.all[number]
+            if one.process == process and program_same_name(one.name, made.name):
+                one.executed = one.executed and executed
+                one.several = one.several or several
+                return number + 1
         if p.count == MAX_PROGRAMS:
             raise ValueError(f"at most {MAX_PROGRAMS} programs can have probes at the same time")
-        one = &p.all[p.count]
-        memset(one, 0, sizeof(Program))
-        one.process, one.executed, one.several = process, executed, several
-        for i, byte in enumerate(name[: COMM - 1]):
-            one.name[i] = byte
+        p.all[p.count] = made
         p.count += 1
         return p.count
 

@@ -1,6 +1,7 @@
 """Probes in user programs, for the processes that run them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from dwarf.members import MemberError
 from dwarf.types import Types
@@ -55,7 +56,8 @@ class ProgramProbes(DeclaredProbes):
     def add_program(self, program: TracedProgram, types: Callable[[], Types] | None) -> int:
         """Let the dispatcher recognize a process that runs a program; return the program's number.
 
-        A program that was already added keeps its number.
+        Programs with the same process and name have the same number, because the process cannot be
+        seen to run one or the other.
 
         :param types: returns the kernel's types.
         :raises ProbeError: when the process cannot be recognized.
@@ -81,12 +83,17 @@ class ProgramProbes(DeclaredProbes):
                                      executed=members.executed, name=found.name,
                                      parent=found.parent, space=found.space)
         try:
-            self.dispatcher.add_program(program.process, program.name.encode(), program.executed,
-                                        program.several)
+            number = self.dispatcher.add_program(
+                program.process, program.name.encode(), program.executed, program.several)
         except ValueError as error:
             raise ProbeError(str(error)) from None
-        self.programs.append(program)
-        return len(self.programs)
+        if number > len(self.programs):
+            self.programs.append(program)
+        else:
+            before = self.programs[number - 1]
+            self.programs[number - 1] = replace(
+                before, objects=tuple(dict.fromkeys((*before.objects, *program.objects))))
+        return number
 
     def add_in_program(self, program: int, function: Symbol, kind: int, offset: int,
                        code: bytes) -> int:

@@ -83,9 +83,9 @@ def _named(provider: str) -> re.Match[str] | None:
     return PROCESS.fullmatch(name)
 
 
-def with_aout(module: str) -> bool:
-    """Return whether a module in a description stands for the program itself."""
-    return matches(module, AOUT)
+def is_module(module: str, program: TracedProgram, one: TracedObject) -> bool:
+    """Return whether a module in a description is an object; the program is also ``a.out``."""
+    return matches(module, one.name) or (one is program.objects[0] and matches(module, AOUT))
 
 
 def _functions(program: TracedProgram, wanted: Wanted) -> Iterator[tuple[TracedObject, Symbol]]:
@@ -98,8 +98,7 @@ def _functions(program: TracedProgram, wanted: Wanted) -> Iterator[tuple[TracedO
         raise ProbeError(f"{wanted.text}: with the function '-', the name must be a hexadecimal "
                          "address",
                          "D_PROC_NAME")
-    objects = [one for n, one in enumerate(program.objects)
-               if matches(module, one.name) or (not n and with_aout(module))]
+    objects = [one for one in program.objects if is_module(module, program, one)]
     if not objects and module and not is_glob(module) and wanted.function != ABSOLUTE:
         # As in FreeBSD, a module may be named without the suffix of a shared object.
         objects = [one for one in program.objects if one.name.startswith(f"{module}.")]

@@ -18,7 +18,7 @@ from kinst.probes.probe_table import ProbeTable
 from kinst.probes.probed_code import LONGEST_CODE, ProbeError
 from kinst.probes.traced_program import TracedObject, TracedProgram
 from kinst.providers.patterns import is_glob, matches
-from kinst.providers.pid import Pid, with_aout
+from kinst.providers.pid import Pid, is_module
 from kinst.providers.provider import MadeProbes, Provider, Wanted
 
 NUMBERED = re.compile(r".*[^0-9]([0-9]{1,9})", re.ASCII)
@@ -106,12 +106,11 @@ def declarations(file: ProgramFile, arch: str) -> list[DofProvider]:
 def _of_provider(probes: ProbeTable, program: TracedProgram, one: TracedObject,
                  provider: DofProvider, wanted: Wanted, reports: list[str]) -> list[int]:
     """Add the wanted probes of a provider, and report those that cannot be added."""
-    main = one is program.objects[0]
     made: list[int] = []
     reports += [f"{wanted.text}: {one.file.path}: {reason}" for reason in provider.left_out]
     for probe in provider.probes:
         if not (matches(wanted.name, probe.name) and matches(wanted.function, probe.function)
-                and (matches(wanted.module, one.name) or (main and with_aout(wanted.module)))):
+                and is_module(wanted.module, program, one)):
             continue
         try:
             unread = next(filter(UNKNOWN.fullmatch, probe.native), "")

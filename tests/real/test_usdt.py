@@ -405,3 +405,12 @@ def test_a_process_that_runs_a_script_has_the_name_of_the_interpreter(system, tm
     done = traced(system, tmp_path, "pid$target:libc.so.7:malloc:entry { @[execname] = count(); }",
                   script.name, "-q")
     assert re.search(r"\bsh +[0-9]{2,}", done.stdout), done.stdout
+
+
+def test_probes_of_both_kinds_fire_in_one_process(system, ours):
+    for first, second in (("pid$target:a.out:last:entry", "declares$target::last:go"),
+                          ("declares*::last:go", "pid$target:a.out:last:entry")):
+        done = traced(system, ours, f"{first} {{ @[probename] = count(); }} "
+                      f"{second} {{ @[probename] = count(); }}", "declares", "-q")
+        assert {("entry", "1"), ("go", "1")} <= {
+            tuple(line.split()) for line in done.stdout.splitlines()}, done.stdout

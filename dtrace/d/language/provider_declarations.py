@@ -15,12 +15,7 @@ def check_provider(name: str, place: SourcePlace) -> None:
 
     :raises DError: if it is not allowed.
     """
-    if "`" in name:
-        raise DError("D_PROV_BADNAME", f"provider name may not contain scoping operator: {name}",
-                     place)
-    if len(name) > LONGEST:
-        raise DError("D_PROV_BADNAME", f"provider name may not exceed {LONGEST} characters: {name}",
-                     place)
+    _check_name("provider", name, place)
     if name[-1].isdigit():
         raise DError("D_PROV_BADNAME", f"provider name may not end with a digit: {name}", place)
 
@@ -34,12 +29,7 @@ def probe_declaration(place: SourcePlace, name: str, native: Prototype, seen: Pr
     :raises DError: if the name, or one of the prototypes, is not allowed.
     """
     name = name.replace("__", "-")
-    if "`" in name:
-        raise DError("D_PROV_BADNAME", f"probe name may not contain scoping operator: {name}",
-                     place)
-    if len(name) > LONGEST:
-        raise DError("D_PROV_BADNAME", f"probe name may not exceed {LONGEST} characters: {name}",
-                     place)
+    _check_name("probe", name, place)
     passed = _checked(name, "input", native, place)
     if seen is None:
         types = tuple(kind for _name, kind, _place in passed)
@@ -58,6 +48,15 @@ def probe_declaration(place: SourcePlace, name: str, native: Prototype, seen: Pr
     return syntax.ProbeDeclaration(
         place, name, tuple(kind for _name, kind, _place in passed),
         tuple(kind for _name, kind, _place in shown), tuple(mapping))
+
+
+def _check_name(kind: str, name: str, place: SourcePlace) -> None:
+    if "`" in name:
+        raise DError("D_PROV_BADNAME", f"{kind} name may not contain scoping operator: {name}",
+                     place)
+    if len(name) > LONGEST:
+        raise DError("D_PROV_BADNAME", f"{kind} name may not exceed {LONGEST} characters: {name}",
+                     place)
 
 
 def _checked(name: str, direction: str, prototype: Prototype, place: SourcePlace) -> Parameters:

@@ -495,3 +495,11 @@ def test_probes_on_a_stack_at_the_edge_of_memory_keep_cr2():
     breakpoints.disable()
     assert breakpoints.dispatcher.firings == 4
     assert machine.read_register("cr2") == 0x1234
+
+
+@pytest.mark.parametrize("arch", sorted(TRAPS))
+def test_programs_of_one_process_and_name_have_one_number(arch):
+    native = dispatcher(arch)
+    numbers = [native.add_program(process, name, executed) for process, name, executed in (
+        (17, b"sh", True), (17, b"ls", True), (18, b"sh", True), (17, b"sh", False))]
+    assert numbers == [1, 2, 3, 1]
