@@ -78,10 +78,12 @@ def with_userland(image: Image) -> Image:
     return replace(image, options=replace(image.options, memory_disk=disk))
 
 
-def shown_output(show: Callable[[int], None]) -> Callable[[int], None]:
-    """Return a console listener that shows the output of commands without the shell's marks."""
+def shown_output(show: Callable[[int], None], inside: bool = False) -> Callable[[int], None]:
+    """Return a console listener that shows the output of commands without the shell's marks.
+
+    :param inside: whether the next byte is output of a command, as after ``is_begun``.
+    """
     held = bytearray()
-    inside = False
 
     def heard(byte: int) -> None:
         nonlocal inside
@@ -159,6 +161,16 @@ def _quoted(lines: list[bytes]) -> str:
     return f" Its console says: {said}"
 
 
+def is_begun(machine: Machine) -> bool:
+    """Return whether a shell that waits for a command has printed the mark ``C`` for its output.
+
+    The root shell of a base system prints it as a part of its prompt, but later than the rest.
+    """
+    prompt, text = machine.guest.boot.shell_prompt.encode(), machine.console.text
+    last = text.rfind(prompt) if prompt else -1
+    return last >= 0 and BEGIN in text[last:]
+
+
 def check_command(command: str) -> str:
     """Return the command unchanged if the kinst-emu shell can read it.
 
@@ -197,7 +209,9 @@ def give_command(machine: Machine, command: str, limit: int, idle: int = IDLE) -
 def _carried_out(machine: Machine, reader: ConsoleReader, command: str, limit: int,
                  idle: int) -> Ran:
     """Type a command and, if the shell does not print the exit status, a command that does."""
+    begun = BEGIN if is_begun(machine) else b""
     stop, text = _typed(machine, reader, command, limit, idle)
+    text = begun + text
     output = text[text.find(BEGIN) + len(BEGIN) :] if BEGIN in text else b""
     if stop.reason is StopReason.POWER_OFF:
         return Ran(output, None)

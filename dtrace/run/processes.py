@@ -52,6 +52,18 @@ class GuestProcesses:
         return next(number for number in range(last + 1, last + len(used) + 2)
                     if number not in used)
 
+    def shell(self) -> dict[str, int]:
+        """Return the identity of the guest's shell as values of ``$pid``, ``$ppid`` and so on.
+
+        It is empty if no shell waits for a command, or if several do.
+        """
+        session = self._machine.guest.boot.session
+        if session is None:
+            return {}
+        found = [identity for name, identity in Threads(self._machine).reading_terminals()
+                 if name != session.login]
+        return found[0] if len(found) == 1 else {}
+
     def check(self, process: int) -> None:
         """Check that a process with a given ID exists.
 
@@ -70,6 +82,8 @@ class GuestProcesses:
         name = known.get(process, "")
         if not name and process == self.made_next:
             name = self._next_program()
+        if not name and process:
+            name = self._later_name(process)
         if not name:
             raise KinstError(f"{_missing(process, known)}; $target is the process that runs the "
                              "-c command")
@@ -87,6 +101,15 @@ class GuestProcesses:
                              f"from {file.path}; specify the file of this program with --program")
         return TracedProgram(process, name[:NAME], (TracedObject(name[:NAME], file, 0),),
                              process not in known)
+
+    def _later_name(self, process: int) -> str:
+        """Return the program that a later process will run first, or "" if it will not exist.
+
+        :raises KinstError: if running the command in advance fails.
+        """
+        names = [(not one.ran, name) for (number, name), one in self._all_later().items()
+                 if number == process]
+        return min(names, key=lambda one: one[0])[1] if names else ""
 
     def _of_maps(self, process: int, name: str, exists: bool) -> TracedProgram | None:
         """Return the program of a process by the files that it maps, or None if they are unknown.
@@ -133,6 +156,11 @@ class GuestProcesses:
     def _files_of(self, process: int) -> list[MappedFile]:
         return self._mapped(next(thread.address for thread in Threads(self._machine).all()
                                  if thread.pid == process))
+
+    @property
+    def looked_ahead(self) -> bool:
+        """Whether anything depended on the programs of processes that do not exist yet."""
+        return self._later is not None
 
     def _all_later(self) -> Mapping[tuple[int, str], RunProgram]:
         """Return the programs that later processes will run, from the cache if possible."""

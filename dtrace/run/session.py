@@ -57,10 +57,12 @@ class Session(LinkedPrograms):
     """Linked programs, with methods to run them and to consume their output.
 
     :ivar seen: callback that receives each record before it is printed.
+    :ivar held: returns whether the workload must continue although tracing has ended.
     """
 
     firings: int = 0
     seen: Callable[[Enabled, int, bytes], None] | None = None
+    held: Callable[[], bool] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -135,12 +137,12 @@ class Session(LinkedPrograms):
         """Consume the buffers; the runtime calls this method regularly, between two firings."""
         self.now = now
         self._consume()
-        self.runtime.look_at(now + self._period)
+        self.runtime.look_at(now + self.period)
         self._end_workload()
 
     def _end_workload(self) -> None:
         """Stop the workload if tracing has ended."""
-        if self.stopped and self.guest is not None:
+        if self.stopped and self.guest is not None and not (self.held is not None and self.held()):
             self.guest.stop()
 
     def run(self, workload: Callable[[], None] | None = None) -> int:
@@ -159,7 +161,7 @@ class Session(LinkedPrograms):
         elif workload is None or self.guest is None:
             self._timers()
         elif not self.stopped:
-            self.runtime.look_at(self.now + self._period)
+            self.runtime.look_at(self.now + self.period)
             try:
                 timers = Timers(self._by_probe.values(), self.guest.time)
                 self.guest.run(workload, timers.due, lambda: self._rung(timers))
@@ -186,7 +188,7 @@ class Session(LinkedPrograms):
         """Restart the timers after the guest has moved to another time."""
         assert self.guest is not None
         self.now = self.guest.now
-        self.runtime.look_at(self.now + self._period)
+        self.runtime.look_at(self.now + self.period)
         timers = Timers(self._by_probe.values(), self.guest.time)
         self.guest.arm(timers.due, lambda: self._rung(timers))
 
@@ -261,7 +263,7 @@ class Session(LinkedPrograms):
     def _timers(self) -> None:
         """Fire the timer probes until tracing ends."""
         timers = Timers(self._by_probe.values(), self.now)
-        look = self.now + self._period
+        look = self.now + self.period
         host = self.options.given("host-time")
         if timers.due is None and not self.stopped:
             self.say("no enabled probe can fire any more: ending the trace")
@@ -272,10 +274,10 @@ class Session(LinkedPrograms):
                 self.say("trace ended: limit of 146 years reached")
                 return
             if look <= due:
-                period = self._period
+                period = self.period
                 self._wait(due - (due - look) % period if not host else look, host)
                 self._consume()
-                look = self.now + self._period
+                look = self.now + self.period
                 if host and look <= due:  # with the host's clock, consume again before the timer
                     continue
             self._wait(due, host)
@@ -295,7 +297,12 @@ class Session(LinkedPrograms):
         return None if self.stopped else timers.due
 
     @property
-    def _period(self) -> int:
+    def has_timers(self) -> bool:
+        """Whether an enabled probe fires at regular intervals."""
+        return Timers(self._by_probe.values(), 0).due is not None
+
+    @property
+    def period(self) -> int:
         """Interval at which the buffers are consumed, in nanoseconds."""
         number = self.options.number
         return max(min(number("switchrate"), number("aggrate")), 10**6)

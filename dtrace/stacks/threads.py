@@ -1,5 +1,6 @@
 """Threads of the guest's kernel, found through the kernel's lists and types."""
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -110,6 +111,28 @@ class Threads:
         except UNREADABLE:
             raise KinstError(f"the thread at {address:#x} cannot be read") from None
 
+    def reading_terminals(self) -> Iterator[tuple[str, dict[str, int]]]:
+        """Yield the name and the identity of each process in the foreground of its terminal.
+
+        The identity has the values that ``TerminalMembers`` names.
+        """
+        members = self._machine.guest.threads.terminals
+        if members is None:
+            return
+        for process in self._processes():
+            try:
+                group = process[members.group]
+                terminal = _member(group, members.terminal)
+                if not int(terminal) or int(terminal[members.foreground]) != int(group):
+                    continue
+            except UNREADABLE:
+                continue
+            identity = dict[str, int]()
+            for name, path in members.identity.items():
+                with contextlib.suppress(*UNREADABLE):
+                    identity[name] = _number(process, path)
+            yield _text(process[self._lists.process_name]), identity
+
     def _processes(self) -> Iterator[CStruct]:
         """Yield the processes on the readable part of the kernel's list."""
         if self._thread is None or self._process is None:
@@ -179,10 +202,14 @@ class Threads:
 
 def _number(inside: CStruct, path: str) -> int:
     """Return the integer member of a structure at a path such as ``member.member``."""
-    value: Any = inside
+    return int(_member(inside, path))
+
+
+def _member(inside: Any, path: str) -> Any:
+    """Return the member of a structure at a path such as ``member.member``."""
     for member in path.split("."):
-        value = value[member]
-    return int(value)
+        inside = inside[member]
+    return inside
 
 
 def _text(name: object) -> str:

@@ -438,6 +438,23 @@ class WaitMembers:
 
 
 @dataclass(frozen=True)
+class TerminalMembers:
+    """Structure members that tell which processes are in the foreground of a terminal.
+
+    :param group: pointer from a process to its process group.
+    :param terminal: path from the group to the pointer to its terminal, or null.
+    :param foreground: pointer from the terminal to the process group in its foreground.
+    :param identity: D's macro variables, such as ``ppid``, with the path from a process to their
+        value.
+    """
+
+    group: str
+    terminal: str
+    foreground: str
+    identity: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class SleepMembers:
     """Functions and members that tell why a thread stops running, and who makes it ready again.
 
@@ -492,6 +509,7 @@ class ConsoleSession:
     :param reads: function that waits for input from a terminal; its second argument points to a
         condition variable, which begins with a pointer to its name.
     :param input: name of the condition variable of threads that wait for typed input.
+    :param login: program that waits for a login on a terminal.
     :param prompts: ends of the last console line when a system waits for a login or a command.
     :param answers: (end of the last console line, keys that answer it); an answer is given once,
         and the first one that was not given yet is used.
@@ -504,6 +522,7 @@ class ConsoleSession:
 
     reads: str
     input: str
+    login: str
     prompts: tuple[str, ...]
     answers: tuple[tuple[str, str], ...]
     locked: str
@@ -615,6 +634,7 @@ class GuestThreads:
     :param sleeps: how threads stop running and become ready again.
     :param locks: members that describe a lock.
     :param clock: how the kernel counts the CPU time of threads; None: it does not.
+    :param terminals: members that tell which processes read a terminal; None: there are none.
     :param begins: symbol at which a new thread executes its first instruction; empty: unknown.
     :param atomics: prefix of the kernel's inline functions for atomic accesses.
     """
@@ -628,6 +648,7 @@ class GuestThreads:
     sleeps: SleepMembers | None = None
     locks: LockMembers | None = None
     clock: ThreadClock | None = None
+    terminals: TerminalMembers | None = None
     begins: str = ""
     atomics: str = ""
 

@@ -154,13 +154,14 @@ def make_parser() -> argparse.ArgumentParser:
     add("-c", dest="workload", metavar="WORKLOAD",
         help="run a workload on the kernel: calls, e.g. 'strlen(\"hello\")'; 'boot'; '$ COMMAND', "
         "a line for the shell of the kinst-emu userland, or with --base or --disk for that "
-        "system's root shell; or a C file with its arguments (default: none)")
+        "system's root shell; or a C file with its arguments (default: none; the guest waits while "
+        "probes fire at intervals)")
     add("-p", dest="process", metavar="PID",
         help="process ID of the guest process for $target, e.g. in pid$target:::entry; the process "
         "must exist when the workload starts (default: the first process of -c '$ COMMAND')")
     add("--files", metavar="DIR",
-        help="with -c '$ COMMAND': copy the files of this host directory into the guest's /files "
-        "(default: no files)")
+        help="with -c '$ COMMAND', --base or --disk: copy the files of this host directory into the "
+        "guest's /files (default: no files)")
     disk_option(parser)
     system_options(parser)
     device_options(parser)

@@ -1,10 +1,11 @@
 """Run kdtrace: compile, link and run D programs, with or without a kernel."""
 
 import contextlib
+import copy
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -40,6 +41,7 @@ from kinst_emu.terminal.terminal import check_writable
 
 TRACKS_BUFFER = "16m"  # size of the trace buffer for --tracks, in bytes
 USAGE_STATUS = 2
+MOST_REHEARSALS = 8  # maximum number of runs in advance that find out what system() starts
 KERNELS = ("kinst:", "fbt:")  # prefixes of probe descriptions that need a kernel
 
 
@@ -67,14 +69,85 @@ def trace(arguments: list[str]) -> int:
     if line.system.kernel is None and line.work.replay is None:
         if line.of_kernel:
             raise KinstError(f"{line.of_kernel[0]}: needs a kernel; give one with -k")
-        return _run(line, None)
-    with TracedKernel(line) as kernel:
-        return _run(line, kernel)
+        return _carried_out(line, None, *_prepared(line, None, say))
+    return _traced(line)
 
 
-def _run(line: CommandLine, kernel: TracedKernel | None) -> int:
+def _traced(line: CommandLine) -> int:
+    """Run kdtrace with a kernel.
+
+    The commands of ``system()`` are not known before they run, nor are the programs that they
+    start.  If probes of such programs are wanted, the trace runs in advance, until it runs the same
+    commands twice.
+    """
+    typed: list[tuple[int, str]] = []
+    settled = False
+    for rehearsals in range(MOST_REHEARSALS + 1):
+        again = copy.deepcopy(line)  # compiling and tracing programs changes the options
+        with TracedKernel(again, typed) as kernel:
+            held = _HeldMessages()
+            with held.shown_on_error():
+                pipeline, programs = _prepared(again, kernel, held.say)
+            if settled or rehearsals == MOST_REHEARSALS or not _starts_programs(kernel, programs):
+                held.release()
+                if rehearsals == MOST_REHEARSALS and not settled:
+                    say("system() runs other commands in each run in advance: programs that it "
+                        "starts may have no probes")
+                return _carried_out(again, kernel, pipeline, programs)
+            before, typed = typed, TracedRun(
+                pipeline, again, kernel, io.StringIO()).rehearse(programs)
+            settled = typed == before
+    raise AssertionError("unreachable: the last run in advance is followed by the run itself")
+
+
+def _starts_programs(kernel: TracedKernel, programs: Sequence[CompiledProgram]) -> bool:
+    """Return whether ``system()`` may start programs whose probes are wanted."""
+    shown = kernel.line.shown
+    return (kernel.commands.available and kernel.target.processes.looked_ahead
+            and not (shown.listing or shown.compile_only)
+            and any(action.name == "system" and any(
+                probe.text != "dtrace:::END" for probe in clause.probes)
+                for program in programs for clause in program.clauses
+                for action in clause.function.actions))
+
+
+class _HeldMessages:
+    """Messages on standard error, which are not printed before it is known that they are wanted."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] | None = []
+
+    def say(self, text: str) -> None:
+        """Print a message, now or after ``release()``."""
+        if self._texts is None:
+            say(text)
+        else:
+            self._texts.append(text)
+
+    def release(self) -> None:
+        """Print the messages, also those that follow."""
+        texts, self._texts = self._texts, None
+        for text in texts or ():
+            say(text)
+
+    @contextlib.contextmanager
+    def shown_on_error(self) -> Iterator[None]:
+        """Print the messages if a ``with`` block ends with an error."""
+        try:
+            yield
+        except KinstError:
+            self.release()
+            raise
+
+
+def _prepared(line: CommandLine, kernel: TracedKernel | None, tell: Callable[[str], None]
+              ) -> tuple[Pipeline, list[CompiledProgram]]:
+    """Compile the programs of the command line.
+
+    :param tell: prints a message on standard error.
+    """
     _check(line, kernel)
-    pipeline = Pipeline(line.texts.options, None if kernel is None else kernel.target, say,
+    pipeline = Pipeline(line.texts.options, None if kernel is None else kernel.target, tell,
                         line.texts.frames)
     arch = ARCHITECTURES[pipeline.arch]
     version = None if kernel is None else version_of(kernel.target.image)
@@ -91,9 +164,15 @@ def _run(line: CommandLine, kernel: TracedKernel | None) -> int:
             for (letter, text), source in zip(line.texts.programs, sources, strict=True)]
     if isinstance(pipeline.probes, KernelProbes):
         for report in pipeline.probes.reports:
-            say(f"not probed: {report}")
+            tell(f"not probed: {report}")
     for report in () if kernel is None else kernel.said:
-        say(report)
+        tell(report)
+    return pipeline, programs
+
+
+def _carried_out(line: CommandLine, kernel: TracedKernel | None, pipeline: Pipeline,
+                 programs: Sequence[CompiledProgram]) -> int:
+    """Run or show compiled programs, and return the exit status."""
     with _output(line.shown.file) as out:
         if line.shown.rewritten:
             show_rewritten(pipeline, programs, line.shown.json)
@@ -153,9 +232,10 @@ def _compiled(pipeline: Pipeline, line: CommandLine, kernel: TracedKernel | None
 def _variables(source: str, kernel: TracedKernel | None) -> dict[str, int]:
     # $target is looked up only when the program uses it: not every kernel can name a process.
     target = kernel.target_process if kernel and ("$target" in source or "pid`" in source) else 0
+    shell = kernel.shell if kernel and "$" in source else {}
     return {"egid": os.getegid(), "euid": os.geteuid(), "gid": os.getgid(), "pid": os.getpid(),
             "pgid": os.getpgid(0), "ppid": os.getppid(), "projid": 0, "sid": os.getsid(0),
-            "target": target, "taskid": 0, "uid": os.getuid()}
+            "taskid": 0, "uid": os.getuid()} | shell | {"target": target}
 
 
 @contextlib.contextmanager

@@ -1,13 +1,19 @@
 """Run commands in the guest's shell: the workload, and the commands of ``system()``."""
 
-import sys
 from collections.abc import Callable
 
 from dtrace.d.language.options import Options
 from emu.host.errors import KinstError
 from emu.machine.machine import Machine
 from emu.unicorn.machine import UnicornMachine
-from images.shell import CommandError, check_command, run_command, shown_output
+from images.shell import (
+    CommandError,
+    check_command,
+    give_command,
+    is_begun,
+    run_command,
+    shown_output,
+)
 from kinst_emu.terminal.json_lines import JsonLines
 from kinst_emu.terminal.terminal import show_byte
 
@@ -22,15 +28,27 @@ class ShellCommands:
     :param limit: instructions after which a command is stopped.
     :param idle: idle virtual time in ns after which a command is stopped.
     :param options: D options.
+    :param say: prints a message on standard error.
+    :ivar waits: whether the guest has been waiting at the shell's prompt, not just reached it.
+    :ivar running: whether a command that ``system()`` queued is running.
     :ivar ended: whether the workload has ended.
+    :ivar typed: the commands of ``system()`` that were run while tracing, with the virtual time in
+        ns at which each was typed.
     """
 
-    def __init__(self, machine: Machine | None, limit: int, idle: int,
-                 options: Options) -> None:
+    def __init__(self, machine: Machine | None, limit: int, idle: int, options: Options,
+                 say: Callable[[str], None]) -> None:
         self._machine = machine if isinstance(machine, UnicornMachine) else None
-        self._limit, self._idle, self._options = limit, idle, options
+        self._limit, self._idle, self._options, self.say = limit, idle, options, say
         self._waiting: list[str] = []
         self._left, self.ended, self._done = MOST_COMMANDS, False, False
+        self.waits = self.running = False
+        self.typed: list[tuple[int, str]] = []
+
+    @property
+    def available(self) -> bool:
+        """Whether there is a shell that runs commands."""
+        return self._machine is not None
 
     def run_all(self, workload: str) -> None:
         """Run the workload, then the commands that ``system()`` queued meanwhile.
@@ -38,9 +56,32 @@ class ShellCommands:
         :raises CommandError: when a command cannot be run.
         """
         self._run(workload)
-        while self._waiting:
-            self._run(self._waiting.pop(0))
+        self.run_rest()
+
+    def run_rest(self) -> None:
+        """Run the commands that ``system()`` has queued; later ones run at once.
+
+        :raises CommandError: when a command cannot be run.
+        """
+        while self.run_next():
+            pass
         self._done = True
+
+    def run_next(self) -> bool:
+        """Run the next command that ``system()`` queued; return whether there was one.
+
+        :raises CommandError: when it cannot be run.
+        """
+        if not self._waiting:
+            return False
+        assert self._machine is not None
+        self.typed.append((self._machine.now, self._waiting[0]))
+        self.running = True
+        try:
+            self._run(self._waiting.pop(0))
+        finally:
+            self.running = False
+        return True
 
     def system(self, command: str, rows: JsonLines | None) -> None:
         """Carry out ``system()``: queue the command until the workload ends; run it at once in END.
@@ -52,7 +93,8 @@ class ShellCommands:
         """
         machine = self._machine
         if machine is None:
-            _not_run(command, "system() needs the guest's shell; give -c '$ COMMAND'")
+            self._not_run(command, "system() needs the guest's shell; give -c '$ COMMAND', "
+                          "or --base")
             return
         self._left -= 1
         if self._left < 0:
@@ -60,20 +102,21 @@ class ShellCommands:
         try:
             check_command(command)
         except CommandError as error:
-            _not_run(command, str(error))
+            self._not_run(command, str(error))
             return
         if self.ended and not self._done:
-            _not_run(command, UNFINISHED)
+            self._not_run(command, UNFINISHED)
             return
         if not self.ended:
             self._waiting.append(command)
             return
         show: Callable[[int], None] = show_byte if rows is None else rows.byte
-        stream, machine.console.stream = machine.console.stream, shown_output(show)
+        stream = machine.console.stream
+        machine.console.stream = shown_output(show, is_begun(machine))
         try:
             self._run(command)
         except CommandError as error:
-            _not_run(command, str(error))
+            self._not_run(command, str(error))
         finally:
             machine.console.stream = stream
             if rows is not None:
@@ -82,16 +125,16 @@ class ShellCommands:
     def forget(self) -> None:
         """Report the queued commands of ``system()`` that were not run before tracing ended."""
         while self._waiting:
-            _not_run(self._waiting.pop(0), UNFINISHED)
+            self._not_run(self._waiting.pop(0), UNFINISHED)
 
     def _run(self, command: str) -> None:
         """Run a command and, like dtrace(1), report a nonzero exit status."""
         assert self._machine is not None
-        ran = run_command(self._machine, command, self._limit, self._idle)
+        run = give_command if self.waits else run_command
+        ran = run(self._machine, command, self._limit, self._idle)
         if ran.status and not self._options.given("quiet"):
-            print(f"dtrace: '{command}' exited with status {ran.status}", file=sys.stderr)
+            self.say(f"'{command}' exited with status {ran.status}")
 
-
-def _not_run(command: str, why: str) -> None:
-    shown = command.encode("utf-8", "backslashreplace").decode()[:60]
-    print(f"dtrace: system('{shown}'): not run: {why}", file=sys.stderr)
+    def _not_run(self, command: str, why: str) -> None:
+        shown = command.encode("utf-8", "backslashreplace").decode()[:60]
+        self.say(f"system('{shown}'): not run: {why}")

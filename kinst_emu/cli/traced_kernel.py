@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +26,7 @@ from emu.elf.program import ProgramFile
 from emu.host.errors import KinstError
 from emu.host.progress import PROGRESS
 from emu.machine.call import DEFAULT_LIMIT, Caller, CallError
-from emu.machine.machine import Machine
+from emu.machine.machine import Machine, StopReason, Until
 from emu.qemu.machine import QemuMachine
 from emu.replay.inputs import TYPE
 from emu.replay.player import Player
@@ -38,6 +38,7 @@ from images.recordings import from_start, played
 from images.shell import (
     CommandError,
     compile_program,
+    give_command,
     program_files,
     run_command,
     shown_output,
@@ -51,6 +52,7 @@ from kinst.probes.seam_breakpoints import SeamBreakpoints
 from kinst_emu.cli.boot_words import with_cpus
 from kinst_emu.cli.command_line import BOOT, COMMAND, QEMU, CommandLine
 from kinst_emu.cli.device_words import connected, with_devices
+from kinst_emu.cli.say import say
 from kinst_emu.cli.shell_commands import ShellCommands
 from kinst_emu.explore.exploration import Runs, record_schedule
 from kinst_emu.explore.schedule import read_schedule, schedule_title
@@ -68,7 +70,9 @@ BUILTINS = frozenset("cd chdir export readonly set unset setvar local alias unal
 SEPARATOR = re.compile(r"[;|&()]+")
 REDIRECTION = re.compile(r"[<>]&?$|[<>][<>]$")
 IDLE = ("nothing to run; give a call, like: -c 'strlen(\"hello\")', a command, like: -c '$ ls', or "
-        "-c boot")
+        "-c boot; without -c, the guest waits only for probes that fire at intervals, like tick-1s, "
+        "or for commands of system()")
+NO_PROCESS = (1 << 31) - 1  # ID that no process of a guest has
 ADVANCE_LIMIT = 2_000_000_000  # maximum number of instructions of a run in advance
 PERIOD = 0.25  # seconds between checks for new firings
 NEWLINE = 0x0A
@@ -101,11 +105,13 @@ def first_program(command: str) -> str:
 class TracedKernel:
     """Kernel prepared for tracing, with its workload; a context manager that also ends QEMU.
 
+    :param typed: the commands that ``system()`` typed in a run in advance, as in
+        ``ShellCommands.typed``.
     :raises KinstError: when the options contradict each other, or the kernel cannot be prepared.
     """
 
-    def __init__(self, line: CommandLine) -> None:
-        self.line, self.workload = line, line.work.workload
+    def __init__(self, line: CommandLine, typed: Sequence[tuple[int, str]] = ()) -> None:
+        self.line, self.workload, self._typed = line, line.work.workload, typed
         self.player: Player | None = None
         self._resources = contextlib.ExitStack()
         if line.system.machine == QEMU:
@@ -141,7 +147,9 @@ class TracedKernel:
             files = Path(self._resources.enter_context(tempfile.TemporaryDirectory()))
             compile_program(self.image, source, files)
         if self._command is not None and self.player is None:
-            self.image = with_folder(with_userland(self.image), files)
+            self.image = with_userland(self.image)
+        if self.player is None:
+            self.image = with_folder(self.image, files)
         self._checked = None if line.work.unchecked else self.prototypes
         if self._command is None and self.workload not in (None, BOOT):
             self._calls = _parsed(self.workload)
@@ -161,11 +169,12 @@ class TracedKernel:
                     program_files(self.image, files), named,
                     guest_files(self.image, line.work.sysroot),
                     breakpoints.machine.guest.programs.debug_file), self._first_word,
-                command=self._in_advance if self._command is not None and self.player is None
-                else None)
+                command=self._in_advance if self.player is None and (
+                    self._command is not None or typed) else None)
             self.commands = ShellCommands(
-                self.machine if self._command is not None and self.player is None else None,
-                line.work.limit or LIMIT, line.work.idle, line.texts.options)
+                self.machine if self.player is None and (
+                    self._command is not None or self._may_wait(self.machine)) else None,
+                line.work.limit or LIMIT, line.work.idle, line.texts.options, say)
             if line.work.process is not None:
                 self.target.processes.check(line.work.process)
             undo.pop_all()
@@ -180,9 +189,23 @@ class TracedKernel:
             at_start(machine)
             return machine
         machine = booted(self.image, memory)
-        if self._command is None:  # a shell command needs the prompt that is already on the console
-            machine.console.text.clear()
+        if self._command is None and not self._may_wait(machine):
+            machine.console.text.clear()  # a shell needs the prompt that is already on the console
         return machine
+
+    def _may_wait(self, machine: Machine) -> bool:
+        """Return whether a guest without a workload is at the prompt of a shell."""
+        prompt = machine.guest.boot.shell_prompt
+        return self.idle and bool(prompt) and machine.console.text.endswith(prompt.encode())
+
+    @property
+    def shell(self) -> dict[str, int]:
+        """Values of ``$pid``, ``$ppid`` and so on: those of the guest's shell.
+
+        Without a shell, no process has these IDs; the host's user and group are left out.
+        """
+        return self.target.processes.shell() or dict.fromkeys(
+            ("pid", "ppid", "pgid", "sid"), NO_PROCESS)
 
     @property
     def target_process(self) -> int:
@@ -208,18 +231,31 @@ class TracedKernel:
         return first_program(command)
 
     def _in_advance(self) -> None:
-        """Run the command, but not for long; its output is not shown."""
-        assert self._command is not None and isinstance(self.machine, UnicornMachine)
-        limit = min(self.line.work.limit or LIMIT, ADVANCE_LIMIT)
+        """Run the command, and the commands of ``system()``, but not for long.
+
+        Their output is not shown.
+        """
+        machine = self.machine
+        assert isinstance(machine, UnicornMachine)
+        limit = machine.instructions + min(self.line.work.limit or LIMIT, ADVANCE_LIMIT)
+        given = [] if self._command is None else [(0, self._command)]
         with PROGRESS.working("running the command in advance to see which files it maps"), \
                 self._devices():
-            try:
-                run_command(self.machine, self._command, limit, self.line.work.idle)
-            except CommandError as error:
-                if error.stop is None:
-                    raise
-                self.said.append(f"run in advance: {error}; files that are mapped later have no "
-                                 "probes")
+            for time, command in [*given, *self._typed]:
+                try:
+                    run = run_command
+                    while machine.now < time:
+                        run = give_command  # the guest does not stop just at the prompt
+                        stop = machine.run(Until(instructions=limit, time=time))
+                        if stop.reason is not StopReason.TIME:
+                            raise CommandError(f"the guest did not wait: {stop}", stop)
+                    run(machine, command, limit - machine.instructions, self.line.work.idle)
+                except CommandError as error:
+                    if error.stop is None:
+                        raise
+                    self.said.append(f"run in advance: {error}; files that are mapped later have "
+                                     "no probes")
+                    return
 
     def _on_unicorn(self, machine: UnicornMachine) -> Breakpoints:
         line = self.line
@@ -263,7 +299,7 @@ class TracedKernel:
         console = _Console(session, show)
         # Remove the shell's invisible marks first; otherwise a mark would count as the start of a
         # line.
-        if self._command is not None:
+        if self.commands.available:
             machine.console.stream = shown_output(console.byte)
         elif self.player is not None:
             machine.console.stream = without_marks(console.byte)
@@ -274,7 +310,7 @@ class TracedKernel:
         try:
             with PROGRESS.working("running the traced workload"), console.streaming(), \
                     self._devices():
-                shown = self._work()
+                shown = self._work(session)
         except (ActionEnded, CallError, BootError, CommandError) as error:
             session.look()
             # A machine on QEMU has no failure report.
@@ -307,13 +343,37 @@ class TracedKernel:
             return connected(self.machine, self.line.system.devices)
         return contextlib.nullcontext()
 
-    def _work(self) -> tuple[Type | None, int] | None:
+    def command_by(self, session: Session, rows: JsonLines | None) -> None:
+        """Let the guest's shell run the commands of a session's ``system()``."""
+        session.consumer.shell = lambda command: self.commands.system(command, rows)
+        session.held = lambda: self.commands.running
+
+    def rehearse(self, session: Session) -> list[tuple[int, str]]:
+        """Run the workload while a session traces, without output or an error of the workload.
+
+        :return: the commands that ``system()`` typed, as in ``ShellCommands.typed``.
+        """
+        self.commands.say = lambda _text: None
+        self.command_by(session, None)
+
+        def work() -> None:
+            with self._devices():
+                self._work(session)
+            self.commands.ended = True
+
+        with PROGRESS.working("running the command in advance to see what system() starts"), \
+                contextlib.suppress(KinstError):
+            session.run(work)
+        return self.commands.typed
+
+    def _work(self, session: Session) -> tuple[Type | None, int] | None:
         """Run the workload; if it is a call, return the type and value of the result, else None."""
         if self.player is not None:
             self.player.advance_to_end()
             return None
-        if self.idle:  # no workload was given, and no BEGIN clause has ended the trace
-            raise KinstError(IDLE)
+        if self.idle:
+            self._wait(session)
+            return None
         if self._command is not None:
             assert isinstance(self.machine, UnicornMachine)
             self.commands.run_all(self._command)
@@ -326,6 +386,46 @@ class TracedKernel:
         value = evaluation.run(self._calls)
         self._changed = evaluation.changed
         return evaluation.kind, value
+
+
+    def _wait(self, session: Session) -> None:
+        """Let a guest without a workload wait until tracing ends, and run commands of ``system()``.
+
+        It does not wait if no probe fires at intervals and no command is left.
+
+        :raises KinstError: if it has nothing to wait for, or does not wait.
+        """
+        machine = self.machine
+        if not isinstance(machine, UnicornMachine):
+            raise KinstError(IDLE)
+        limit = machine.instructions + (self.line.work.limit or LIMIT)
+        idle, waited = self.line.work.idle, 0
+        ran = False
+        while not session.stopped:
+            if self.commands.run_next():
+                ran, waited = True, 0
+            elif session.has_timers:
+                step = min(session.period, idle - waited)
+                if step <= 0:
+                    say(f"the guest has been idle for {idle / 1e9:g} virtual seconds: ending the "
+                        "trace; --idle sets another limit")
+                    break
+                self.commands.waits = True
+                stop = machine.run(Until(instructions=limit, time=machine.now + step))
+                if stop.reason is StopReason.INTERRUPTED and not session.stopped:
+                    raise KeyboardInterrupt
+                if stop.reason is StopReason.INSTRUCTIONS:
+                    raise CommandError(f"tracing has not ended after {limit:,} instructions; "
+                                       "--limit sets another limit", stop)
+                if stop.reason not in (StopReason.TIME, StopReason.INTERRUPTED):
+                    raise CommandError(f"the guest did not wait: {stop}", stop)
+                waited += step
+            elif ran:
+                break
+            else:
+                raise KinstError(IDLE)
+            session.look()
+        self.commands.run_rest()
 
 
 def _parsed(workload: str) -> list[Statement]:
@@ -399,8 +499,10 @@ def _command_of(line: CommandLine) -> tuple[str | None, Path | None]:
     if words and line.work.files is None:
         source = Path(words[0])
         return shlex.join((f"/files/{source.stem}", *words[1:])), source
-    if line.work.files is not None:
-        raise KinstError("--files: works only with a command, as in -c '$ ls /files'")
+    system = line.system
+    if line.work.files is not None and (workload or not (system.base or system.disks)):
+        raise KinstError("--files: works only with a command, as in -c '$ ls /files', or with a "
+                         "base system that runs commands of system()")
     return None, None
 
 

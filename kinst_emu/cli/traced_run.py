@@ -1,6 +1,7 @@
 """One run of kdtrace and its output files: tracks, plots, pages, BPF objects."""
 
 import contextlib
+import io
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -50,13 +51,23 @@ class TracedRun:
         kernel, options, line = self._kernel, self._pipeline.options, self._line
         everything = [clause for program in programs for clause in program.clauses]
         if kernel is not None and kernel.idle and not any(
-                probe.text == BEGIN for clause in everything for probe in clause.probes):
+                probe.text == BEGIN or probe.provider == "profile"
+                for clause in everything for probe in clause.probes):
             raise KinstError(IDLE)
         say_matched(programs, options.given("quiet"), line.shown.verbose and not line.shown.json)
         if not any(clause.probes for clause in everything) and not options.given("zdefs"):
             raise KinstError("no probes matched")
         with self._tracked():
             return self._run_linked(everything)
+
+    def rehearse(self, programs: Sequence[CompiledProgram]) -> list[tuple[int, str]]:
+        """Link and run programs without output, and return what ``system()`` typed meanwhile.
+
+        :raises KinstError: with the error message of dtrace(1), if the programs cannot be linked.
+        """
+        assert self._kernel is not None
+        everything = [clause for program in programs for clause in program.clauses]
+        return self._kernel.rehearse(self._pipeline.link(everything, io.StringIO()))
 
     @contextlib.contextmanager
     def _tracked(self) -> Iterator[None]:
@@ -138,7 +149,7 @@ class TracedRun:
                                      if why == reason))
             say(f"{kernel.image.path}: variables not available: {names} ({reason}); an action that "
                 "reads one causes an illegal operation")
-        session.consumer.shell = lambda command: kernel.commands.system(command, rows)
+        kernel.command_by(session, rows)
         try:
             status = session.run(lambda: kernel.run(session, rows)) & 0xFF
         finally:

@@ -299,6 +299,16 @@ def test_destructive_actions_affect_the_guest(kernel):
     assert refused.returncode == 1 and "Destructive" in refused.stderr
 
 
+def test_a_process_that_the_command_creates_later_can_be_named(kernel):
+    words = ("kdtrace", "-k", str(kernel.path), "-q", "-c", "$ true; cat /etc/motd", "-n")
+    first = int(run(*words, "BEGIN { printf(\"%d\", $target); exit(0); }").stdout)
+    ran = run(*words, f"pid{first + 1}:::entry {{ @[execname, pid] = count(); }}")
+    name, number, count = ran.stdout.split()[-3:]
+    assert (name, number) == ("cat", str(first + 1)) and int(count), ran.stderr
+    absent = run(*words, f"pid{first + 2}:::entry")
+    assert absent.returncode == 1 and f"process {first + 2} does not exist" in absent.stderr
+
+
 def test_system_runs_commands_in_the_guest(kernel):
     ran = run("kdtrace", "-k", str(kernel.path), "-wq", "-n",
               'BEGIN { system("echo first"); } '

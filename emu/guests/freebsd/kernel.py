@@ -25,6 +25,7 @@ from emu.guest.guest import (
     SignalMembers,
     SleepMembers,
     SystemCalls,
+    TerminalMembers,
     ThreadClock,
     ThreadLists,
     ThreadStart,
@@ -48,7 +49,8 @@ PROMPTS = ("mountroot> ", SHELL_PROMPT, SINGLE_USER)
 # and makes its prompts OSC 133 sequences (B: a command is expected, C: its output follows).
 ROOT = "# "
 SESSION = ConsoleSession(
-    reads="tty_wait", input="ttyin", prompts=("login: ", ROOT, "$ ", "% "),
+    reads="tty_wait", input="ttyin", login="getty",
+    prompts=("login: ", ROOT, "$ ", "% "),
     answers=(("login: ", "root\r"), (SINGLE_USER, "\r"), (ROOT, "exec /bin/sh\r"),
              (ROOT, r"set +o emacs +o vi; PS2='\e]133;P;k=s\a'; stty -echo; "
                     r"PS1='\e]133;B\a\e]133;C\a'" "\r")),
@@ -160,6 +162,11 @@ THREAD_SWITCH = ThreadSwitch(
     ended=0x04000000, nesting="td_critnest", state="td_state", queued=3)
 
 WAIT_MEMBERS = WaitMembers("td_wmesg", "td_lockname", "td_blocked", "ts_owner", ("lock_delay",))
+TERMINAL_MEMBERS = TerminalMembers(
+    "p_pgrp", "pg_session.s_ttyp", "t_pgrp",
+    {"pid": "p_pid", "ppid": "p_pptr.p_pid", "pgid": "p_pgrp.pg_id",
+     "sid": "p_pgrp.pg_session.s_sid", "uid": "p_ucred.cr_ruid", "euid": "p_ucred.cr_uid",
+     "gid": "p_ucred.cr_rgid", "egid": "p_ucred.cr_gid"})
 
 # mi_switch(int flags) of kern/kern_synch.c, SW_TYPE_MASK and SWT_* of FreeBSD 15 (sys/proc.h).
 SLEEP_MEMBERS = SleepMembers(
@@ -235,7 +242,7 @@ def freebsd(
                 frozenset({"mi_switch", "thread_exit", "statclock", "calcru", "rufetchtd"}),
                 "cpu_ticks", "tc_cpu_ticks", "timehands",
                 (("timehands", "th_counter"), ("timecounter", "tc_get_timecount")), ticks),
-            begins="fork_trampoline", atomics="atomic_"),
+            terminals=TERMINAL_MEMBERS, begins="fork_trampoline", atomics="atomic_"),
         programs=GuestPrograms(
             "lastpid", PROCESS_MEMBERS, system_calls, CALL_MEMBERS,
             (f"p_vmspace.vm_pmap.{page_tables[0]}", page_tables[1]), SIGNAL_MEMBERS, PROGRAM_START,

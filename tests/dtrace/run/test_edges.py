@@ -36,8 +36,24 @@ def test_a_program_that_exits_in_begin_needs_no_workload():
 def test_a_program_that_does_not_exit_needs_a_workload():
     status, out, said = run("-k", "teaching/amd64", "-q", "-n", "BEGIN { trace(1); }")
     assert status == 1 and out.startswith("1") and "nothing to run" in said
-    status, out, said = run("-k", "teaching/amd64", "-q", "-n", "tick-1s { }")
+    status, out, said = run("-k", "teaching/amd64", "-q", "-n", "kinst::strlen:")
     assert status == 1 and not out and "nothing to run" in said
+
+
+def test_a_kernel_without_a_workload_waits_while_probes_fire_at_intervals():
+    words = ("-k", "teaching/amd64", "-q", "-n",
+             "tick-900ms { printf(\"%d \", i++); }")
+    assert run(*words, "-n", "tick-2500ms { exit(4); }")[:2] == (4, "0 1 \n")
+    status, out, said = run(*words, "--idle", "3")
+    assert (status, out) == (0, "0 1 2 \n") and "has been idle for 3 virtual seconds" in said
+    assert "nothing to run" not in said
+
+
+@pytest.mark.parametrize("name", ["pid", "ppid", "pgid", "sid"])
+def test_without_a_shell_in_the_guest_no_process_has_the_number_of_kdtrace(name):
+    _status, out, _said = run("-k", "teaching/arm64", "-q", "-n",
+                              f"BEGIN {{ printf(\"%d\", ${name}); exit(0); }}")
+    assert out == "2147483647\n"
 
 
 @pytest.mark.parametrize("arch, register", [
