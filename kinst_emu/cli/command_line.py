@@ -160,8 +160,8 @@ def make_parser() -> argparse.ArgumentParser:
         help="process ID of the guest process for $target, e.g. in pid$target:::entry; the process "
         "must exist when the workload starts (default: the first process of -c '$ COMMAND')")
     add("--files", metavar="DIR",
-        help="with -c '$ COMMAND', --base or --disk: copy the files of this host directory into the "
-        "guest's /files (default: no files)")
+        help="with -c '$ COMMAND', --base or --disk: copy the files of this host directory into "
+        "the guest's /files (default: no files)")
     disk_option(parser)
     system_options(parser)
     device_options(parser)

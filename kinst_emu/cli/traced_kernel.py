@@ -70,8 +70,8 @@ BUILTINS = frozenset("cd chdir export readonly set unset setvar local alias unal
 SEPARATOR = re.compile(r"[;|&()]+")
 REDIRECTION = re.compile(r"[<>]&?$|[<>][<>]$")
 IDLE = ("nothing to run; give a call, like: -c 'strlen(\"hello\")', a command, like: -c '$ ls', or "
-        "-c boot; without -c, the guest waits only for probes that fire at intervals, like tick-1s, "
-        "or for commands of system()")
+        "-c boot; without -c, the guest waits only for probes that fire at intervals, like "
+        "tick-1s, or for commands of system()")
 NO_PROCESS = (1 << 31) - 1  # ID that no process of a guest has
 ADVANCE_LIMIT = 2_000_000_000  # maximum number of instructions of a run in advance
 PERIOD = 0.25  # seconds between checks for new firings
