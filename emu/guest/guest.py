@@ -700,6 +700,34 @@ class GuestPrograms:
 
 
 @dataclass(frozen=True)
+class AllocationProbes:
+    """Probes for allocating and freeing memory of a type.
+
+    :param declared: reads them from a kernel that has been started.
+    :param enabled: kernel variable that the code tests after it has updated the statistics.
+    :param frees: function that counts the type's memory -> whether the memory is freed.
+    :param kind: variable of these functions that points to the type.
+    :param size: variable with the size.
+    :param zone: variable with the number of the zone; where there is none, it is 0.
+    :param passed: number of the argument in which each variable is passed to DTrace.
+    :param internal: path from a type to its internal structure.
+    :param statistics: path from a type to the address of its statistics.
+    :param of_cpu: (type, member) of the word that is added to this address for a CPU.
+    """
+
+    declared: Callable[[Image, VirtualMemory], list[StaticProbe]]
+    enabled: str
+    frees: Mapping[str, bool]
+    kind: str
+    size: str
+    zone: str
+    passed: Mapping[str, int]
+    internal: tuple[str, str]
+    statistics: tuple[str, str]
+    of_cpu: tuple[str, str]
+
+
+@dataclass(frozen=True)
 class GuestProbes:
     """Static probes that a kernel declares.
 
@@ -712,6 +740,7 @@ class GuestProbes:
     :param operations: provider and module of static probes whose functions are inlined into their
         callers, where calls can bypass the tracepoints.
     :param locks: probes for locks; None: the kernel has none.
+    :param allocations: probes for allocations; None: the kernel has none.
     :param unseen: (provider, pattern for names) -> note about probes that do not fire.
     """
 
@@ -722,6 +751,7 @@ class GuestProbes:
     guard: tuple[str, frozenset[tuple[str, str]]] = ("", frozenset())
     operations: tuple[str, str] = ("", "")
     locks: LockProbes | None = None
+    allocations: AllocationProbes | None = None
     unseen: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 

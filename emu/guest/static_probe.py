@@ -57,10 +57,23 @@ class SystemCall:
 
 
 @dataclass(frozen=True)
+class Allocation:
+    """Allocating or freeing memory of a type.
+
+    :param kind: address of the type's structure.
+    :param function: kernel function that counts it.
+    """
+
+    kind: int
+    function: str
+
+
+@dataclass(frozen=True)
 class StaticProbe:
     """A static probe that the kernel or a program declares.
 
     :param call: system call of the probe, which then has no tracepoints.
+    :param allocation: what the probe counts, if it counts allocations; it then has no tracepoints.
     :param attributes: stability of a program's provider, modules, functions, names and arguments,
         three numbers each (``dwarf/dof.py``); empty: that of the kernel's providers.
     """
@@ -72,6 +85,7 @@ class StaticProbe:
     arguments: tuple[Argument, ...]
     tracepoints: tuple[Tracepoint, ...]
     call: SystemCall | None = None
+    allocation: Allocation | None = None
     attributes: tuple[tuple[int, int, int], ...] = ()
 
     @property

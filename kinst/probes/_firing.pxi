@@ -99,6 +99,8 @@ cdef void firing_fire(Dispatch *d, const Site *s) noexcept nogil:
         operation_fire(d, s)
     if s.lock:
         lock_fire(d, s)
+    if s.allocation:
+        allocation_fire(d, s)
     if d.reached != NONE:
         i = d.sites[d.reached].first
         d.reached = NONE

@@ -7,7 +7,7 @@ This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 cdef inline bint patch_taken(const Site *s) noexcept nogil:
     """Whether a site has a breakpoint while probes are enabled."""
     return (s.first != NONE and not program_owns(s) or s.gate or s.call or s.operation or
-            s.lock or s.join or s.target != 0)
+            s.lock or s.allocation or s.join or s.target != 0)
 
 
 cdef object patch_find_changed(Dispatch *d):

@@ -45,6 +45,7 @@ cdef class ProbeSites(CodeReader):
         free(self.d.slot_site)
         free(self.d.slot_used)
         free(self.d.lock_swaps)
+        free(self.d.allocations.types)
         free(self.d.sources)
 
     def __init__(self, Engine engine, shape, classify):
@@ -375,6 +376,48 @@ cdef class ProbeSites(CodeReader):
         d.lock_swap_count += 1
         d.sites[site].lock = d.lock_swap_count
 
+    def use_allocations(self, int per_cpu, *, uint64_t of_cpu, uint64_t internal,
+                        uint64_t statistics):
+        """Set where the probes of allocations find their arguments (``Allocations``).
+
+        :param per_cpu: Unicorn's identifier of the register that points to the CPU's structure.
+        """
+        self.unchanging()
+        if not self.is_narrow(per_cpu):
+            raise ValueError(f"register {per_cpu} has more than 64 bits")
+        cdef Allocations *a = &self.d.allocations
+        a.per_cpu, a.of_cpu, a.internal, a.statistics = per_cpu, of_cpu, internal, statistics
+
+    def add_allocation_site(self, uint64_t address, bytes code, bint frees, *, uint8_t kind,
+                            uint8_t size, uint64_t size_value, uint8_t zone, uint64_t zone_value):
+        """Add a site at which the kernel has allocated or freed memory (``AllocationSite``).
+
+        :raises ValueError: if no probe can be at that instruction, or there are too many sites.
+        """
+        self.unchanging()
+        cdef Allocations *a = &self.d.allocations
+        if kind >= self.d.count or any(
+                r != NO_REGISTER and r >= self.d.count for r in (size, zone)):
+            raise ValueError("there is no such register")
+        if a.site_count == MAX_ALLOCATION_SITES:
+            raise ValueError(f"memory is allocated at more than {MAX_ALLOCATION_SITES} places")
+        cdef uint32_t site = self._site(address, code)
+        if self.d.sites[site].allocation:
+            raise ValueError(f"{address:#x}: this is a site of allocations already")
+        a.sites[a.site_count] = AllocationSite(size_value, zone_value, kind, size, zone, frees)
+        a.site_count += 1
+        self.d.sites[site].allocation = a.site_count
+
+    def add_allocation(self, uint64_t kind, bint frees, uint32_t probe):
+        """Make a static probe fire when memory of a type is allocated or freed.
+
+        :param kind: address of the type's structure.
+        """
+        self.unchanging()
+        if probe >= self.d.probe_count or self.d.probes[probe].site != NONE:
+            raise ValueError("the probe is not a static probe")
+        allocation_add_type(&self.d, kind, frees, probe)
+
     def add_call(self, int table, uint32_t index, bint returns, uint32_t probe, widths):
         """Make a static probe fire when a system call begins or has returned.
 
@@ -607,6 +650,7 @@ cdef class ProbeSites(CodeReader):
         d.source_count = 0
         d.operation_count = d.pending_count = 0
         d.lock_count = d.lock_swap_count = 0
+        d.allocations.site_count = d.allocations.type_count = 0
         d.lock_passing_count = 0
         program_forget_left(&d.programs)
         syscall_forget_calls(d)

@@ -17,6 +17,7 @@ cdef struct Site:
     # 2 * n + 1 at the call of vnode operation n, 2 * n + 2 at the operation's return; elsewhere 0
     uint32_t operation
     uint32_t lock  # number of the lock's swap before this instruction, plus 1; elsewhere 0
+    uint8_t allocation  # number of the ``AllocationSite`` before this instruction, plus 1; else 0
     # whether this is a program's repeated instruction (amd64 REP); each repetition is counted
     uint8_t repeats
     uint32_t behind  # in a program, number of instructions that precede this one in its ``block``
@@ -142,6 +143,38 @@ cdef struct Calls:
     int table_count
     CallTable tables[MAX_TABLES]
 
+# Where the kernel has updated the statistics of a type of memory.  The registers hold the type,
+# the size and the number of the zone; NO_REGISTER: the size or number is a constant.
+cdef struct AllocationSite:
+    uint64_t size_value
+    uint64_t zone_value
+    uint8_t kind
+    uint8_t size
+    uint8_t zone
+    uint8_t frees  # whether memory is freed instead of allocated
+
+cdef struct AllocationType:
+    uint64_t kind  # address of the type's structure
+    uint32_t probes[2]  # its probes for allocating and freeing, or NONE
+
+cdef enum:
+    MAX_ALLOCATION_SITES = 64
+    MOST_ALLOCATION_TYPES = 1 << 16
+
+cdef struct Allocations:
+    # Unicorn's identifier of the register that points to the CPU's structure, and the offset there
+    # of the word that is added to the address of statistics
+    int per_cpu
+    uint64_t of_cpu
+    # Offsets in a type of its internal structure, and of the address of its statistics
+    uint64_t internal
+    uint64_t statistics
+    uint32_t site_count
+    AllocationSite sites[MAX_ALLOCATION_SITES]
+    AllocationType *types  # sorted by address
+    uint32_t type_count
+    uint32_t type_room
+
 # Pending return of a function that left by a tail call, or of an inline copy that ends in a call.
 cdef struct Tail:
     uint64_t sp  # the stack pointer after the return
@@ -196,6 +229,7 @@ cdef struct Dispatch:
     Pending pending[MAX_PENDING]
     uint64_t latest  # instruction count at the latest call; a decrease invalidates ``pending``
     int pending_count
+    Allocations allocations
     LockState locks[MAX_LOCKS]
     int lock_count
     LockSwap *lock_swaps

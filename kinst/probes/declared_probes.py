@@ -4,15 +4,20 @@ from collections.abc import Callable
 
 from dwarf.debug_file import DebugDataError
 from dwarf.index import DebugIndex
+from dwarf.members import MemberError, offset_of
 from dwarf.types import Types
+from emu.guest.guest import AllocationProbes
 from emu.guest.static_probe import CallTable, StaticProbe, StaticProbeError
 from emu.host.errors import MemoryAccessError
 from emu.machine.machine import Machine
-from kinst.probes import guards, operations, system_calls
+from kinst.probes import allocations, guards, operations, system_calls
 from kinst.probes.kinds import ProbeKind
 from kinst.probes.lock_probes import MachineLocks
 from kinst.probes.probed_code import ProbedCode, ProbeError
+from kinst.relocation.template import NO_REGISTER
 from kinst.relocation.verdict import Refuse
+
+MASK = (1 << 64) - 1
 
 
 class DeclaredProbes(ProbedCode):
@@ -26,6 +31,8 @@ class DeclaredProbes(ProbedCode):
         self._static: dict[int, int] = {}  # index in ``declared`` -> ID of the probe
         self._listed: dict[int, int] = {}  # the same, for probes that cannot fire
         self._gates = False  # whether the gates (functions that tracepoints call) were added
+        # why the sites of allocations cannot be added; empty: they were added, None: not tried yet
+        self._allocations: str | None = None
         self._operations: dict[str, int] = {}  # function name -> index of the vnode operation
         self._locks = MachineLocks(self)
         # system call table -> the dispatcher's index of the table
@@ -39,7 +46,7 @@ class DeclaredProbes(ProbedCode):
         self._tables.clear()
         self._operations.clear()
         self._locks.forget()
-        self._gates = False
+        self._gates, self._allocations = False, None
 
     @property
     def declared(self) -> list[StaticProbe]:
@@ -53,7 +60,8 @@ class DeclaredProbes(ProbedCode):
         if self._declared is None or (
                 self.unreadable and not self._static and ran != self._read_at):
             probes, found, unreadable = self.machine.guest.probes, list[StaticProbe](), list[str]()
-            for read in (probes.declared, probes.calls):
+            for read in (probes.declared, probes.calls,
+                         None if probes.allocations is None else probes.allocations.declared):
                 try:
                     found += [] if read is None else read(self.image, self.machine)
                 except StaticProbeError as error:
@@ -74,6 +82,8 @@ class DeclaredProbes(ProbedCode):
             return self._static[index]
         if self.declared[index].call is not None:
             return self._add_call(index, types)
+        if self.declared[index].allocation is not None:
+            return self._add_allocation(index, types, debug)
         if not self._gates:
             for name, count in self.machine.guest.probes.gates.items():
                 gate = self.image.symbols.find(name)
@@ -152,12 +162,6 @@ class DeclaredProbes(ProbedCode):
             self._operations[probe.function] = operation
         self.dispatcher.set_operation(operation, number, probe.name == "return")
 
-    def _word(self, address: int) -> int:
-        try:
-            return self.machine.read_u64(address)
-        except MemoryAccessError:
-            return 0
-
     def _add_guard(self, probe: StaticProbe, address: int) -> None:
         name, guarded = self.machine.guest.probes.guard
         variable, function = self.image.symbols.find(name), self.image.symbols.function_at(address)
@@ -168,10 +172,51 @@ class DeclaredProbes(ProbedCode):
                              f"({self.image.symbols.stripped or 'no symbol contains it'}), so the "
                              "code that skips the tracepoint cannot be found")
         guard = guards.guard(self.trap, self.instructions(function), variable.address, address,
-                             self._word)
+                             self.word)
         if guard is not None:
             self.dispatcher.add_guard(guard.branch.address, guard.branch.code, guard.target,
                                       guard.otherwise.address, guard.otherwise.code)
+
+    def _add_allocation(self, index: int, types: Callable[[], Types] | None,
+                        debug: Callable[[], DebugIndex] | None) -> int:
+        probe, probes = self.declared[index], self.machine.guest.probes.allocations
+        assert probe.allocation is not None and probes is not None
+        if self._allocations is None:
+            self._allocations = self._add_allocation_sites(probes, types, debug)
+        if self._allocations:
+            raise ProbeError(f"{probe.text}: {self._allocations}")
+        number = self._static[index] = self.dispatcher.add_static(index)
+        self.dispatcher.add_allocation(
+            probe.allocation.kind, probes.frees[probe.allocation.function], number)
+        return number
+
+    def _add_allocation_sites(self, probes: AllocationProbes, types: Callable[[], Types] | None,
+                              debug: Callable[[], DebugIndex] | None) -> str:
+        """Add the sites of allocations; return why that is not possible, or an empty string."""
+        if types is None or debug is None:
+            return "the kernel has no debug data"
+        try:
+            self._add_sites(probes, types(), debug())
+        except (DebugDataError, MemberError, ProbeError, ValueError) as error:
+            return str(error)
+        return ""
+
+    def _add_sites(self, probes: AllocationProbes, types: Types, index: DebugIndex) -> None:
+        names = self.templates.names
+
+        def place(where: str | int) -> tuple[int, int]:
+            return (NO_REGISTER, where & MASK) if isinstance(where, int) else (
+                names.index(where), 0)
+
+        self.dispatcher.use_allocations(
+            self.trap.numbers[self.machine.guest.threads.per_cpu],
+            of_cpu=offset_of(types, *probes.of_cpu), internal=offset_of(types, *probes.internal),
+            statistics=offset_of(types, *probes.statistics))
+        for site in allocations.sites(self, probes, index, types):
+            size, zone = place(site.size), place(site.zone)
+            self.dispatcher.add_allocation_site(
+                site.branch.address, site.branch.code, site.frees, kind=names.index(site.kind),
+                size=size[0], size_value=size[1], zone=zone[0], zone_value=zone[1])
 
     def _add_call(self, index: int, types: Callable[[], Types] | None) -> int:
         call = self.declared[index].call

@@ -6,7 +6,7 @@ must consist of few instructions and lead only to the tracepoint or to the *join
 other direction leads.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from kinst.code.listing import ProbedInstruction
@@ -39,6 +39,23 @@ def guard(trap: GuestTrap, table: list[ProbedInstruction], variable: int, tracep
     :param word: reads a word of kernel memory, which may hold an address; returns 0 on failure.
     """
     by_address = {i.address: n for n, i in enumerate(table)}
+    for branch, verdict in tests(trap, table, variable, word):
+        directions = (verdict.target, branch.address + len(branch.code))
+        for target, otherwise in (directions, directions[::-1]):
+            reached = _leads(table, by_address, target, {tracepoint, otherwise})
+            if tracepoint in reached and reached <= {tracepoint, otherwise} & by_address.keys():
+                return Guard(branch, target, table[by_address[otherwise]])
+    return None
+
+
+def tests(trap: GuestTrap, table: list[ProbedInstruction], variable: int,
+          word: Callable[[int], int]) -> Iterator[tuple[ProbedInstruction, ConditionalJump]]:
+    """Yield the branches of a function that test a kernel variable, with their verdicts.
+
+    :param table: the instructions of the function.
+    :param variable: address of the variable.
+    :param word: reads a word of kernel memory, which may hold an address; returns 0 on failure.
+    """
     known: dict[str, int] = {}
     for n, i in enumerate(table):
         loaded = trap.instructions.makes(i.code, i.verdict)
@@ -55,14 +72,8 @@ def guard(trap: GuestTrap, table: list[ProbedInstruction], variable: int, tracep
             continue
         branch = next((b for b in table[n + 1 : n + 1 + WITHIN]
                        if getattr(b.verdict, "ends_block", False)), None)
-        if branch is None or not isinstance(branch.verdict, ConditionalJump):
-            continue
-        directions = (branch.verdict.target, branch.address + len(branch.code))
-        for target, otherwise in (directions, directions[::-1]):
-            reached = _leads(table, by_address, target, {tracepoint, otherwise})
-            if tracepoint in reached and reached <= {tracepoint, otherwise} & by_address.keys():
-                return Guard(branch, target, table[by_address[otherwise]])
-    return None
+        if branch is not None and isinstance(branch.verdict, ConditionalJump):
+            yield branch, branch.verdict
 
 
 def _leads(table: list[ProbedInstruction], by_address: dict[int, int], start: int,

@@ -64,6 +64,13 @@ class ProbedCode:
                     code[at : at + len(original)] = original
         return bytes(code)
 
+    def word(self, address: int) -> int:
+        """Return a word of the kernel's memory, or 0 if it cannot be read."""
+        try:
+            return self.machine.read_u64(address)
+        except MemoryAccessError:
+            return 0
+
     def instructions(self, function: Symbol) -> list[ProbedInstruction]:
         """Return a function's instructions with their verdicts.
 

@@ -40,6 +40,7 @@ KERNEL_PROVIDERS = ("Evolving/Evolving/Common", HIDDEN, "Private/Private/ISA",
                     "Evolving/Evolving/Common", "Private/Private/ISA")
 PROMISES = {
     "dtrace": (USUAL, HIDDEN, HIDDEN, USUAL, USUAL),
+    "dtmalloc": (USUAL, HIDDEN, HIDDEN, USUAL, USUAL),
     "pid": ("Evolving/Evolving/ISA", HIDDEN, HIDDEN, "Evolving/Evolving/ISA", HIDDEN),
 }
 NO_PROVIDER = "Unstable/Unstable/Common"  # attributes of probe descriptions without a provider

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from emu.guest.guest import (
+    AllocationProbes,
     Allocator,
     CallMembers,
     ConsoleSession,
@@ -35,6 +36,7 @@ from emu.guest.guest import (
 )
 from emu.guest.hole import FindHole
 from emu.guest.user_memory import MapMembers, SignalFrame
+from emu.guests.freebsd.allocation_types import ENABLED, EVENTS, allocation_probes
 from emu.guests.freebsd.errors import ERRORS
 from emu.guests.freebsd.static_probes import static_probes
 from emu.guests.freebsd.system_calls import system_calls as call_probes
@@ -162,6 +164,15 @@ THREAD_SWITCH = ThreadSwitch(
     ended=0x04000000, nesting="td_critnest", state="td_state", queued=3)
 
 WAIT_MEMBERS = WaitMembers("td_wmesg", "td_lockname", "td_blocked", "ts_owner", ("lock_delay",))
+# kern/kern_malloc.c and sys/malloc.h
+ALLOCATION_PROBES = AllocationProbes(
+    allocation_probes, ENABLED,
+    {function: event == "free" for function, event in EVENTS.items()}, "mtp", "size", "zindx",
+    passed={"mtp": 1, "size": 4, "zindx": 5},
+    internal=("struct malloc_type", "ks_mti"),
+    statistics=("struct malloc_type", "ks_mti.mti_stats"),
+    of_cpu=("struct pcpu", "pc_zpcpu_offset"))
+
 TERMINAL_MEMBERS = TerminalMembers(
     "p_pgrp", "pg_session.s_ttyp", "t_pgrp",
     {"pid": "p_pid", "ppid": "p_pptr.p_pid", "pgid": "p_pgrp.pg_id",
@@ -257,7 +268,7 @@ def freebsd(
         probes=GuestProbes(
             static_probes, call_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
             tracepoint=tracepoint, guard=("sdt_probes_enabled", GUARDED),
-            operations=("vfs", "vop"), locks=LOCK_PROBES, unseen={
+            operations=("vfs", "vop"), locks=LOCK_PROBES, allocations=ALLOCATION_PROBES, unseen={
                 ("lockstat", f"*-{event}"): "probes named *-block and *-spin do not fire, because "
                 "the kernel measures how long a thread blocks or spins only while "
                 f"{LOCK_PROBES.enabled} is set" for event in ("block", "spin")}),
