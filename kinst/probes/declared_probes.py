@@ -184,7 +184,7 @@ class DeclaredProbes(ProbedCode):
         if self._allocations is None:
             self._allocations = self._add_allocation_sites(probes, types, debug)
         if self._allocations:
-            raise ProbeError(f"{probe.text}: {self._allocations}")
+            raise ProbeError(f"{probe.provider}: {self._allocations}")
         number = self._static[index] = self.dispatcher.add_static(index)
         self.dispatcher.add_allocation(
             probe.allocation.kind, probes.frees[probe.allocation.function], number)
