@@ -117,8 +117,9 @@ class FrameFollower:
     def in_prologue(self, function: Symbol, address: int) -> CodeFrame | None:
         """Return the frame at an instruction of a prologue, or None outside prologues.
 
-        The start of the function must lead to the instruction in a straight line, and the frame
-        register must still be the caller's, or have been saved on the stack.
+        The start of the function must lead to the instruction in a straight line, past branches
+        that may leave it, and the frame register must still be the caller's, or have been saved on
+        the stack.
         """
         arch, at, lowered = self._arch, function.address, 0
         frame_register, preserved = arch.frame_record[0], CONVENTIONS[arch.name].preserved
@@ -127,7 +128,8 @@ class FrameFollower:
             if at >= address:
                 break
             found = self._instruction(at)
-            if found is None or self._ends(found[1], found[0]):
+            if found is None or (self._ends(found[1], found[0])
+                                 and not isinstance(found[1], ConditionalJump)):
                 return None
             code = found[0]
             change = self._stack_effect(code)

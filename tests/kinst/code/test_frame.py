@@ -80,6 +80,25 @@ def test_in_a_prologue_the_stack_pointer_leads_to_the_caller(arch, index, wanted
     assert walk.in_prologue(function, places(CODE[arch])[index]) == wanted
 
 
+# Functions that check an argument before they make a frame: a branch to a return; then the prologue
+CHECKS_FIRST = {
+    "amd64": (["4885ff", "7420", "55", "4883ec20", "90"],  # test rdi; je; push rbp; sub rsp; nop
+              CodeFrame("rsp", 48, (("rip", -8), ("rbp", -16)))),
+    # cbz x0; paciasp; sub sp, sp, #0x70; stp x29, x30, [sp, #0x10]; nop
+    "arm64": (["400100b4", "3f2303d5", "ffc301d1", "fd7b01a9", "1f2003d5"],
+              CodeFrame("sp", 0x70, (("x29", -0x60),), "x30")),
+    "riscv64": (["0dcd", "3971", "22f8", "0100"],  # beqz a0; addi sp, -64; sd s0, 48(sp); nop
+                CodeFrame("sp", 64, (("s0", -16),), "ra")),
+}
+
+
+@pytest.mark.parametrize("arch", CHECKS_FIRST)
+def test_a_prologue_is_followed_past_a_branch(arch):
+    pieces, wanted = CHECKS_FIRST[arch]
+    walk, function = follower(arch, pieces)
+    assert walk.in_prologue(function, places(pieces)[-1]) == wanted
+
+
 @pytest.mark.parametrize(("arch", "pieces"), [
     ("amd64", ["4889e5", "4883ec20", "90"]),  # mov rbp, which is not saved; sub rsp; nop
     ("arm64", ["ff8300d1", "fd030091", "1f2003d5"]),  # sub sp; mov x29, sp, which is not saved; nop
