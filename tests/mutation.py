@@ -2,6 +2,8 @@
 
 from collections import defaultdict
 from copy import copy
+from functools import cache
+from itertools import product
 
 from emu.arch.architectures import ARCHITECTURES
 from kinst.code.survey import survey
@@ -10,6 +12,8 @@ from kinst.relocation.verdict import Copy, Refuse, Rewrite, summary
 from kinst.verify.laboratory.architecture import LABORATORIES
 from kinst.verify.laboratory.laboratory import Laboratory
 from kinst.verify.laboratory.memory_map import CODE
+
+SEEDS = range(1, 13)  # the contents of a laboratory's memory depend on its seed
 
 
 class Mutated:
@@ -129,17 +133,18 @@ def kinds(arch, codes, wanted):
 def missed(arch, codes, mutation, states, most):
     """Return the kinds of instructions with undetected mutations, and the total number of kinds.
 
-    At most ``most`` encodings of each kind are tested. A kind is not counted as undetected if none
-    of its encodings is executed.
+    At most ``most`` encodings of each kind are tested, with several contents of memory, since an
+    instruction may use one bit only, which may be the same elsewhere. A kind is not counted as
+    undetected if none of its encodings is executed.
     """
     wanted, change = MUTATIONS[mutation]
     trap = mutated(TRAPS[arch], lambda v: change(v) if wanted(v) else v)
-    laboratory = Laboratory(LABORATORIES[arch](), trap, 1)
+    laboratory = cache(lambda seed: Laboratory(LABORATORIES[arch](), trap, seed))
     lost, every = {}, kinds(arch, codes, wanted)
     for kind, encodings in every.items():
         words = set()
-        for code in encodings[:most]:
-            word, mismatch = laboratory.test(code, states)
+        for seed, code in product(SEEDS, encodings[:most]):
+            word, mismatch = laboratory(seed).test(code, states)
             words.add(word)
             if mismatch is not None:
                 break
