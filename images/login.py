@@ -24,17 +24,24 @@ class LoginError(KinstError):
         self.stop = stop
 
 
-def console_lines(machine: Machine) -> list[str]:
-    """Return the last lines on the console, without escape sequences."""
-    text = ESCAPES.sub(b"", bytes(machine.console.text[-TAIL:])).replace(b"\r", b"\n")
+def console_lines(machine: Machine, begin: int = 0) -> list[str]:
+    """Return the last lines on the console, without escape sequences.
+
+    :param begin: number of bytes at the beginning of the console's text to leave out.
+    """
+    begin = max(begin, len(machine.console.text) - TAIL, 0)
+    text = ESCAPES.sub(b"", bytes(machine.console.text[begin:])).replace(b"\r", b"\n")
     return [plain(line) for line in text.decode("utf-8", "replace").split("\n")]
 
 
-def quoted_last_line(machine: Machine) -> str:
-    """Return the last line on the console that is not empty, quoted for a message."""
-    lines = [line.strip() for line in console_lines(machine) if line.strip()]
+def quoted_last_line(machine: Machine, begin: int = 0) -> str:
+    """Return the last line on the console that is not empty, quoted for a message.
+
+    :param begin: number of bytes at the beginning of the console's text to leave out.
+    """
+    lines = [line.strip() for line in console_lines(machine, begin) if line.strip()]
     if not lines:
-        return "its console is empty"
+        return "it has printed nothing" if begin else "its console is empty"
     return f"the last console line is '{lines[-1][:MOST_QUOTED]}'"
 
 

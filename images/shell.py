@@ -209,7 +209,7 @@ def give_command(machine: Machine, command: str, limit: int, idle: int = IDLE) -
 def _carried_out(machine: Machine, reader: ConsoleReader, command: str, limit: int,
                  idle: int) -> Ran:
     """Type a command and, if the shell does not print the exit status, a command that does."""
-    begun = BEGIN if is_begun(machine) else b""
+    begun, begin = BEGIN if is_begun(machine) else b"", len(machine.console.text)
     stop, text = _typed(machine, reader, command, limit, idle)
     text = begun + text
     output = text[text.find(BEGIN) + len(BEGIN) :] if BEGIN in text else b""
@@ -219,7 +219,8 @@ def _carried_out(machine: Machine, reader: ConsoleReader, command: str, limit: i
     if stop.reason is StopReason.CONSOLE and mark:
         return Ran(output[: mark.start()], int(mark[1]))
     if stop.reason is not StopReason.CONSOLE:
-        raise CommandError(_not_ended(machine, reader, command, stop, limit, idle), stop)
+        raise CommandError(_not_ended(
+            machine, reader, command, stop, limit, idle, begin), stop)
     session = machine.guest.boot.session
     if session is None or text.endswith(NESTED):
         raise CommandError(f"'{command[:60]}' did not end: it started a shell, which waits for a "
@@ -259,15 +260,18 @@ def _keys(machine: Machine, reader: ConsoleReader, keys: bytes, limit: int,
 
 
 def _not_ended(machine: Machine, reader: ConsoleReader, command: str, stop: Stop, limit: int,
-               idle: int) -> str:
-    """Return the message for a command that did not end."""
+               idle: int, begin: int) -> str:
+    """Return the message for a command that did not end.
+
+    :param begin: size of the console's text when the command was typed.
+    """
     name = f"'{command[:60]}'"
     if stop.reason is StopReason.INSTRUCTIONS:
         return f"{name} has not ended after {limit:,} instructions; --limit sets another limit"
     if stop.reason is StopReason.IDLE:
         why = ("waits for input, but nothing is typed" if reader.waits
                else f"has been idle for {idle / 1e9:g} virtual seconds; --idle sets another limit")
-        return f"{name} {why}; {quoted_last_line(machine)}"
+        return f"{name} {why}; {quoted_last_line(machine, begin)}"
     return f"{name} did not end: {stop}"
 
 

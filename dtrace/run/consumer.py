@@ -103,6 +103,7 @@ class Consumer:
         self.time = 0
         # Callback that runs a ``system()`` command in the guest, or None to run it on the host.
         self.shell: Callable[[str], None] | None = None
+        self.rehearses = False  # whether this is a run in advance, which writes no files
         self._headed = False
         self._indent = 0
         self._last: Enabled | None = None
@@ -230,7 +231,7 @@ class Consumer:
     def _reopen(self, enabled: Enabled, action: Recorded, values: list[bytes]) -> None:
         name = self._text(action, values).partition("\0")[0]
         self.close_other()
-        if not name:
+        if not name or self.rehearses:
             return
         try:
             self.other = appending(name, "surrogateescape")

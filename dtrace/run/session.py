@@ -87,8 +87,12 @@ class Session(LinkedPrograms):
     @property
     def stopped(self) -> bool:
         """Whether tracing has ended, by Ctrl-C, a full buffer or exit()."""
-        return self.interrupted or self.runtime.stopped or self.runtime.read(
-            Region.STATE.address, 8) != bytes(8)
+        return self.interrupted or self.ended_itself
+
+    @property
+    def ended_itself(self) -> bool:
+        """Whether a full buffer or exit() has ended tracing."""
+        return self.runtime.stopped or self.runtime.read(Region.STATE.address, 8) != bytes(8)
 
     # -- running -----------------------------------------------------------------------------------
 

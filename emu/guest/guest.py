@@ -703,6 +703,7 @@ class GuestPrograms:
 class AllocationProbes:
     """Probes for allocating and freeing memory of a type.
 
+    :param provider: name of their provider.
     :param declared: reads them from a kernel that has been started.
     :param enabled: kernel variable that the code tests after it has updated the statistics.
     :param frees: function that counts the type's memory -> whether the memory is freed.
@@ -715,6 +716,7 @@ class AllocationProbes:
     :param of_cpu: (type, member) of the word that is added to this address for a CPU.
     """
 
+    provider: str
     declared: Callable[[Image, VirtualMemory], list[StaticProbe]]
     enabled: str
     frees: Mapping[str, bool]

@@ -49,8 +49,7 @@ def sites(code: ProbedCode, probes: AllocationProbes, index: DebugIndex, types: 
     symbols = code.image.symbols
     variable = symbols.find(probes.enabled)
     if variable is None or not isinstance(types, DwarfTypes | LinkedTypes):
-        raise ProbeError("probes of allocations need the kernel's DWARF debug data and "
-                         f"'{probes.enabled}'")
+        raise ProbeError(f"the kernel has no DWARF, or no '{probes.enabled}'")
     around = {function.address: function for name in probes.frees for one in index.named(name)
               for low, _high in one.pieces
               if (function := symbols.function_at(low)) is not None}

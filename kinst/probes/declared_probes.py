@@ -18,6 +18,7 @@ from kinst.relocation.template import NO_REGISTER
 from kinst.relocation.verdict import Refuse
 
 MASK = (1 << 64) - 1
+NEED_DWARF = "need the kernel's DWARF debug data"
 
 
 class DeclaredProbes(ProbedCode):
@@ -184,7 +185,7 @@ class DeclaredProbes(ProbedCode):
         if self._allocations is None:
             self._allocations = self._add_allocation_sites(probes, types, debug)
         if self._allocations:
-            raise ProbeError(f"{probe.provider}: {self._allocations}")
+            raise ProbeError(f"the probes of {probe.provider} {self._allocations}")
         number = self._static[index] = self.dispatcher.add_static(index)
         self.dispatcher.add_allocation(
             probe.allocation.kind, probes.frees[probe.allocation.function], number)
@@ -194,11 +195,13 @@ class DeclaredProbes(ProbedCode):
                               debug: Callable[[], DebugIndex] | None) -> str:
         """Add the sites of allocations; return why that is not possible, or an empty string."""
         if types is None or debug is None:
-            return "the kernel has no debug data"
+            return NEED_DWARF
         try:
             self._add_sites(probes, types(), debug())
-        except (DebugDataError, MemberError, ProbeError, ValueError) as error:
-            return str(error)
+        except DebugDataError:
+            return NEED_DWARF
+        except (MemberError, ProbeError, ValueError) as error:
+            return f"cannot be created: {error}"
         return ""
 
     def _add_sites(self, probes: AllocationProbes, types: Types, index: DebugIndex) -> None:

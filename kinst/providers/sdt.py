@@ -31,6 +31,10 @@ class Sdt(Provider):
         if not any(matches(wanted.provider, one.provider) for one in declared):
             if probes.unreadable:
                 raise ProbeError(f"{wanted.text}: {'; '.join(probes.unreadable)}")
+            allocations = probes.machine.guest.probes.allocations
+            if allocations is not None and wanted.provider == allocations.provider:
+                raise ProbeError(f"{wanted.text}: the kernel has no types of memory yet: it adds "
+                                 "them while it boots")
             raise ProbeError(f"{wanted.text}: the kernel has no provider "
                              f"'{wanted.provider}'{_hint(wanted, declared)}")
         found = [n for n, one in enumerate(declared) if matches(wanted.provider, one.provider)
@@ -48,7 +52,9 @@ class Sdt(Provider):
             else:
                 refusals += probes.incomplete(n)
         if not made:
-            raise ProbeError(refusals[0])
+            # A reason that holds for all probes of a provider does not begin with a description.
+            whole = not refusals[0].startswith((wanted.text, f"{declared[found[0]].provider}:"))
+            raise ProbeError(f"{wanted.text}: {refusals[0]}" if whole else refusals[0])
         if is_glob(wanted.provider) or not wanted.provider:
             refusals += [f"{wanted.text}: {reason}" for reason in probes.unreadable]
         operations = [n for n in found if (declared[n].provider, declared[n].module)

@@ -69,7 +69,7 @@ def trace(arguments: list[str]) -> int:
     if line.system.kernel is None and line.work.replay is None:
         if line.of_kernel:
             raise KinstError(f"{line.of_kernel[0]}: needs a kernel; give one with -k")
-        return _carried_out(line, None, *_prepared(line, None, say))
+        return _carried_out(line, None, *_prepared(line, None, say, []))
     return _traced(line)
 
 
@@ -78,23 +78,35 @@ def _traced(line: CommandLine) -> int:
 
     The commands of ``system()`` are not known before they run, nor are the programs that they
     start.  If probes of such programs are wanted, the trace runs in advance, until it runs the same
-    commands twice.
+    commands twice.  Meanwhile, descriptions need not match a probe, as with ``-Z``.
     """
     typed: list[tuple[int, str]] = []
-    settled = False
-    for rehearsals in range(MOST_REHEARSALS + 1):
+    sources: list[str] = []
+    settled = lenient = False
+    for rehearsals in range(MOST_REHEARSALS + 2):
         again = copy.deepcopy(line)  # compiling and tracing programs changes the options
+        settled = settled or rehearsals > MOST_REHEARSALS
+        if lenient and not settled:
+            again.texts.options.set("zdefs", None)
         with TracedKernel(again, typed) as kernel:
             held = _HeldMessages()
-            with held.shown_on_error():
-                pipeline, programs = _prepared(again, kernel, held.say)
-            if settled or rehearsals == MOST_REHEARSALS or not _starts_programs(kernel, programs):
+            try:
+                pipeline, programs = _prepared(again, kernel, held.say, sources)
+            except KinstError:
+                if not (lenient or settled) and kernel.runs and kernel.commands.available and any(
+                        "system" in source for source in sources):
+                    lenient = True
+                    continue
                 held.release()
-                if rehearsals == MOST_REHEARSALS and not settled:
+                raise
+            starts = _starts_programs(kernel, programs)
+            if settled or not (starts or lenient):
+                held.release()
+                if rehearsals > MOST_REHEARSALS:
                     say("system() runs other commands in each run in advance: programs that it "
                         "starts may have no probes")
                 return _carried_out(again, kernel, pipeline, programs)
-            before, typed = typed, TracedRun(
+            before, typed = typed, [] if not starts else TracedRun(
                 pipeline, again, kernel, io.StringIO()).rehearse(programs)
             settled = typed == before
     raise AssertionError("unreachable: the last run in advance is followed by the run itself")
@@ -102,9 +114,7 @@ def _traced(line: CommandLine) -> int:
 
 def _starts_programs(kernel: TracedKernel, programs: Sequence[CompiledProgram]) -> bool:
     """Return whether ``system()`` may start programs whose probes are wanted."""
-    shown = kernel.line.shown
-    return (kernel.commands.available and kernel.target.processes.looked_ahead
-            and not (shown.listing or shown.compile_only)
+    return (kernel.runs and kernel.commands.available and kernel.target.processes.looked_ahead
             and any(action.name == "system" and any(
                 probe.text != "dtrace:::END" for probe in clause.probes)
                 for program in programs for clause in program.clauses
@@ -130,21 +140,13 @@ class _HeldMessages:
         for text in texts or ():
             say(text)
 
-    @contextlib.contextmanager
-    def shown_on_error(self) -> Iterator[None]:
-        """Print the messages if a ``with`` block ends with an error."""
-        try:
-            yield
-        except KinstError:
-            self.release()
-            raise
 
-
-def _prepared(line: CommandLine, kernel: TracedKernel | None, tell: Callable[[str], None]
-              ) -> tuple[Pipeline, list[CompiledProgram]]:
+def _prepared(line: CommandLine, kernel: TracedKernel | None, tell: Callable[[str], None],
+              sources: list[str]) -> tuple[Pipeline, list[CompiledProgram]]:
     """Compile the programs of the command line.
 
     :param tell: prints a message on standard error.
+    :param sources: the texts of the programs; if there are none yet, they are read and added.
     """
     _check(line, kernel)
     pipeline = Pipeline(line.texts.options, None if kernel is None else kernel.target, tell,
@@ -152,8 +154,10 @@ def _prepared(line: CommandLine, kernel: TracedKernel | None, tell: Callable[[st
     arch = ARCHITECTURES[pipeline.arch]
     version = None if kernel is None else version_of(kernel.target.image)
     release = RELEASE if version is None else version // 100_000
-    sources = [source_of(letter, text, line.texts.options, line.texts.preprocess, arch, release)
-               for letter, text in line.texts.programs]
+    if not sources:
+        sources += [
+            source_of(letter, text, line.texts.options, line.texts.preprocess, arch, release)
+            for letter, text in line.texts.programs]
     named = line.texts.options.text("libdir")
     pipeline.take_libraries([*sources, *line.texts.words],
                             [*line.texts.libraries, *([Path(named)] if named else [])])

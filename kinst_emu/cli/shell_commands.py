@@ -29,6 +29,9 @@ class ShellCommands:
     :param idle: idle virtual time in ns after which a command is stopped.
     :param options: D options.
     :param say: prints a message on standard error.
+    :ivar over: returns whether tracing has ended.
+    :ivar began: whether the workload has begun.
+    :ivar rehearses: whether the trace is only a run in advance, in which END runs no commands.
     :ivar waits: whether the guest has been waiting at the shell's prompt, not just reached it.
     :ivar running: whether a command that ``system()`` queued is running.
     :ivar ended: whether the workload has ended.
@@ -42,7 +45,8 @@ class ShellCommands:
         self._limit, self._idle, self._options, self.say = limit, idle, options, say
         self._waiting: list[str] = []
         self._left, self.ended, self._done = MOST_COMMANDS, False, False
-        self.waits = self.running = False
+        self.waits = self.running = self.began = self.rehearses = False
+        self.over: Callable[[], bool] = lambda: False
         self.typed: list[tuple[int, str]] = []
 
     @property
@@ -76,12 +80,24 @@ class ShellCommands:
             return False
         assert self._machine is not None
         self.typed.append((self._machine.now, self._waiting[0]))
+        command = self._waiting.pop(0)
         self.running = True
         try:
-            self._run(self._waiting.pop(0))
+            self._run(command)
+        except CommandError as error:
+            if not self.over() and not self._at_prompt:
+                raise
+            self._not_run(command, str(error), "")
+            return self._at_prompt
         finally:
             self.running = False
         return True
+
+    @property
+    def _at_prompt(self) -> bool:
+        machine = self._machine
+        return machine is not None and machine.console.text.endswith(
+            machine.guest.boot.shell_prompt.encode())
 
     def system(self, command: str, rows: JsonLines | None) -> None:
         """Carry out ``system()``: queue the command until the workload ends; run it at once in END.
@@ -93,8 +109,10 @@ class ShellCommands:
         """
         machine = self._machine
         if machine is None:
-            self._not_run(command, "system() needs the guest's shell; give -c '$ COMMAND', "
-                          "or --base")
+            self._not_run(command, "system() needs the guest's shell: give -c '$ COMMAND' or "
+                          "--base, and no recording")
+            return
+        if self.rehearses and (self.ended or self.over()):
             return
         self._left -= 1
         if self._left < 0:
@@ -107,7 +125,7 @@ class ShellCommands:
         if self.ended and not self._done:
             self._not_run(command, UNFINISHED)
             return
-        if not self.ended:
+        if not self.ended and (self.began or not self.over()):
             self._waiting.append(command)
             return
         show: Callable[[int], None] = show_byte if rows is None else rows.byte
@@ -135,6 +153,6 @@ class ShellCommands:
         if ran.status and not self._options.given("quiet"):
             self.say(f"'{command}' exited with status {ran.status}")
 
-    def _not_run(self, command: str, why: str) -> None:
+    def _not_run(self, command: str, why: str, what: str = "not run: ") -> None:
         shown = command.encode("utf-8", "backslashreplace").decode()[:60]
-        self.say(f"system('{shown}'): not run: {why}")
+        self.say(f"system('{shown}'): {what}{why}")

@@ -132,7 +132,7 @@ class TracedKernel:
         self.limit = line.work.limit or (LIMIT if self.workload == BOOT else DEFAULT_LIMIT)
         self.prototypes = Prototypes(self.image)
         self.types = self.prototypes.types()
-        runs = not line.shown.listing and not line.shown.compile_only
+        self.runs = runs = not line.shown.listing and not line.shown.compile_only
         self.idle = runs and self.workload is None and self.player is None
         self._calls = None
         self._changed: list[str] = []
@@ -247,6 +247,8 @@ class TracedKernel:
                     while machine.now < time:
                         run = give_command  # the guest does not stop just at the prompt
                         stop = machine.run(Until(instructions=limit, time=time))
+                        if stop.reason is StopReason.INTERRUPTED:
+                            raise KeyboardInterrupt
                         if stop.reason is not StopReason.TIME:
                             raise CommandError(f"the guest did not wait: {stop}", stop)
                     run(machine, command, limit - machine.instructions, self.line.work.idle)
@@ -347,13 +349,16 @@ class TracedKernel:
         """Let the guest's shell run the commands of a session's ``system()``."""
         session.consumer.shell = lambda command: self.commands.system(command, rows)
         session.held = lambda: self.commands.running
+        self.commands.over = lambda: session.stopped
 
     def rehearse(self, session: Session) -> list[tuple[int, str]]:
         """Run the workload while a session traces, without output or an error of the workload.
 
         :return: the commands that ``system()`` typed, as in ``ShellCommands.typed``.
+        :raises KeyboardInterrupt: if Ctrl-C has ended it.
         """
         self.commands.say = lambda _text: None
+        self.commands.rehearses = session.consumer.rehearses = True
         self.command_by(session, None)
 
         def work() -> None:
@@ -364,10 +369,13 @@ class TracedKernel:
         with PROGRESS.working("running the command in advance to see what system() starts"), \
                 contextlib.suppress(KinstError):
             session.run(work)
+        if session.interrupted and not session.ended_itself:
+            raise KeyboardInterrupt
         return self.commands.typed
 
     def _work(self, session: Session) -> tuple[Type | None, int] | None:
         """Run the workload; if it is a call, return the type and value of the result, else None."""
+        self.commands.began = True
         if self.player is not None:
             self.player.advance_to_end()
             return None
@@ -398,28 +406,33 @@ class TracedKernel:
         machine = self.machine
         if not isinstance(machine, UnicornMachine):
             raise KinstError(IDLE)
-        limit = machine.instructions + (self.line.work.limit or LIMIT)
-        idle, waited = self.line.work.idle, 0
+        most = self.line.work.limit or LIMIT
+        limit, idle, idled = machine.instructions + most, self.line.work.idle, 0
         ran = False
         while not session.stopped:
             if self.commands.run_next():
-                ran, waited = True, 0
+                ran, idled = True, 0
             elif session.has_timers:
-                step = min(session.period, idle - waited)
-                if step <= 0:
-                    say(f"the guest has been idle for {idle / 1e9:g} virtual seconds: ending the "
+                if idled >= idle:
+                    self.commands.say(
+                        f"the guest has been idle for {idle / 1e9:g} virtual seconds: ending the "
                         "trace; --idle sets another limit")
                     break
                 self.commands.waits = True
-                stop = machine.run(Until(instructions=limit, time=machine.now + step))
+                shown, busy = len(machine.console.text), machine.instructions
+                begin = machine.now
+                stop = machine.run(Until(
+                    instructions=limit, time=begin + min(session.period, idle - idled)))
+                idled += max(0, machine.now - begin - (machine.instructions - busy))
+                if len(machine.console.text) != shown:
+                    idled = 0
                 if stop.reason is StopReason.INTERRUPTED and not session.stopped:
                     raise KeyboardInterrupt
                 if stop.reason is StopReason.INSTRUCTIONS:
-                    raise CommandError(f"tracing has not ended after {limit:,} instructions; "
+                    raise CommandError(f"tracing has not ended after {most:,} instructions; "
                                        "--limit sets another limit", stop)
                 if stop.reason not in (StopReason.TIME, StopReason.INTERRUPTED):
                     raise CommandError(f"the guest did not wait: {stop}", stop)
-                waited += step
             elif ran:
                 break
             else:

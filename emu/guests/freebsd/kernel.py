@@ -37,6 +37,7 @@ from emu.guest.guest import (
 from emu.guest.hole import FindHole
 from emu.guest.user_memory import MapMembers, SignalFrame
 from emu.guests.freebsd.allocation_types import ENABLED, EVENTS, allocation_probes
+from emu.guests.freebsd.allocation_types import PROVIDER as ALLOCATIONS
 from emu.guests.freebsd.errors import ERRORS
 from emu.guests.freebsd.static_probes import static_probes
 from emu.guests.freebsd.system_calls import system_calls as call_probes
@@ -166,7 +167,7 @@ THREAD_SWITCH = ThreadSwitch(
 WAIT_MEMBERS = WaitMembers("td_wmesg", "td_lockname", "td_blocked", "ts_owner", ("lock_delay",))
 # kern/kern_malloc.c and sys/malloc.h
 ALLOCATION_PROBES = AllocationProbes(
-    allocation_probes, ENABLED,
+    ALLOCATIONS, allocation_probes, ENABLED,
     {function: event == "free" for function, event in EVENTS.items()}, "mtp", "size", "zindx",
     passed={"mtp": 1, "size": 4, "zindx": 5},
     internal=("struct malloc_type", "ks_mti"),
