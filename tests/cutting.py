@@ -8,6 +8,7 @@ import random
 from dataclasses import replace
 
 from emu.gdb.target import LiveTarget
+from emu.host.errors import MemoryAccessError
 from emu.machine.machine import StopReason, Until
 from emu.replay.inputs import MEMORY, Input, give, position_of
 from emu.unicorn import snapshot
@@ -143,12 +144,18 @@ class Cutting:
         return self._piece(until)
 
     def _code(self):
-        """Return (address, size) of code at the pc or in a function, or None for unmapped code."""
+        """Return (address, size) of code at the pc or in a function, or None for unmapped code.
+
+        Before the kernel turns on paging, the addresses of functions are outside of RAM.
+        """
         at = self.machine.pc if self.random.random() < 0.5 else self.random.choice(
             self.functions).address
         size = self.random.randrange(1, 16)
-        return (at, size) if self.machine.translate(at) is not None \
-            and self.machine.translate(at + size) is not None else None
+        try:
+            self.machine.read(at, size + 1)
+        except MemoryAccessError:
+            return None
+        return at, size
 
     def _write(self, until):
         """Overwrite code with its current bytes through a randomly chosen write method."""

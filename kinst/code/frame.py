@@ -119,25 +119,33 @@ class FrameFollower:
 
         The start of the function must lead to the instruction in a straight line, past branches
         that may leave it, and the frame register must still be the caller's, or have been saved on
-        the stack.
+        the stack.  Behind such a branch, code that makes calls may lead back to the instruction, so
+        a return address that has been saved is read from the stack.
         """
         arch, at, lowered = self._arch, function.address, 0
         frame_register, preserved = arch.frame_record[0], CONVENTIONS[arch.name].preserved
         saved, changed = dict[str, int](), set[str]()  # register -> offset from the caller's frame
+        returns: int | None = None  # offset from the caller's frame of the return address
+        branched = False
         for _ in range(MOST):
             if at >= address:
                 break
             found = self._instruction(at)
-            if found is None or (self._ends(found[1], found[0])
-                                 and not isinstance(found[1], ConditionalJump)):
+            if found is None:
                 return None
-            code = found[0]
+            code, verdict = found
+            if isinstance(verdict, ConditionalJump):
+                branched = True
+            elif self._ends(verdict, code):
+                return None
             change = self._stack_effect(code)
             if change.base or {arch.sp, arch.link} & change.lost:
                 return None
             for register, offset in change.saves:
                 if register in preserved and register not in changed:
                     saved.setdefault(register, offset - lowered)
+                if register == arch.link and returns is None:
+                    returns = offset - lowered
             changed |= change.lost
             if frame_register in changed and frame_register not in saved:
                 return None
@@ -145,9 +153,11 @@ class FrameFollower:
             at += len(code)
         if at != address:
             return None
-        if arch.link is not None:
-            return CodeFrame(arch.sp, lowered, tuple(saved.items()), arch.link)
-        return self._pushed(lowered, saved)
+        if arch.link is None:
+            return self._pushed(lowered, saved)
+        if branched and returns is not None:
+            return CodeFrame(arch.sp, lowered, (*saved.items(), (arch.pc, returns)))
+        return CodeFrame(arch.sp, lowered, tuple(saved.items()), arch.link)
 
     def _known(self, frame: CodeFrame | None) -> CodeFrame | None:
         """Return a frame if its caller's registers are general registers, and otherwise None."""

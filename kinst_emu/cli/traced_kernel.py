@@ -132,8 +132,6 @@ class TracedKernel:
         self.limit = line.work.limit or (LIMIT if self.workload == BOOT else DEFAULT_LIMIT)
         self.prototypes = Prototypes(self.image)
         self.types = self.prototypes.types()
-        self.runs = runs = not line.shown.listing and not line.shown.compile_only
-        self.idle = runs and self.workload is None and self.player is None
         self._calls = None
         self._changed: list[str] = []
         self.said: list[str] = []  # what to report before the traced run
@@ -159,7 +157,7 @@ class TracedKernel:
             undo.callback(self._resources.close)
             breakpoints: Breakpoints | SeamBreakpoints = (
                 self._on_qemu(booted(self.image, memory)) if line.system.machine == QEMU else
-                self._on_unicorn(self._emulated(memory, runs)))
+                self._on_unicorn(self._emulated(memory)))
             for path in line.work.user_programs:
                 ProgramFile(path)  # report an unreadable file before the trace starts
             named = {path.name: path for path in line.work.user_programs}
@@ -179,11 +177,21 @@ class TracedKernel:
                 self.target.processes.check(line.work.process)
             undo.pop_all()
 
-    def _emulated(self, memory: int, runs: bool) -> UnicornMachine:
+    @property
+    def runs(self) -> bool:
+        """Whether the programs are run, not only listed or compiled."""
+        return not self.line.shown.listing and not self.line.shown.compile_only
+
+    @property
+    def idle(self) -> bool:
+        """Whether the programs are run without a workload."""
+        return self.runs and self.workload is None and self.player is None
+
+    def _emulated(self, memory: int) -> UnicornMachine:
         if self.player is not None:
             from_start(self.player)
             return self.player.machine
-        if self.workload == BOOT and runs:
+        if self.workload == BOOT and self.runs:
             machine = UnicornMachine(self.image, memory)
             machine.boot()
             at_start(machine)

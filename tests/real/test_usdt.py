@@ -172,10 +172,11 @@ def test_a_process_is_traced_before_and_after_it_executes_its_program_again(syst
 
 def test_programs_that_system_starts_have_probes(system, ours):
     """The second command is typed only if a probe of the first one fires."""
-    done = run("kdtrace", "-k", system[1], "--base", "--files", str(ours), "-wqZn",
+    done = run("kdtrace", "-k", system[1], "--base", "--files", str(ours), "-wqn",
                'BEGIN { system("/files/declares"); } '
                'declares*:::many /progenyof($pid) && !again++/ { system("/files/declares 3"); } '
-               'declares*:::go { @[pid, probefunc] = count(); } tick-30s { exit(5); }')
+               'declares*:::go { @[pid, probefunc] = count(); } tick-30s { exit(5); } '
+               'END { system("echo end"); }')
     assert done.returncode == 5, done.stderr
     found = [line.split() for line in done.stdout.splitlines()]
     counts = [(row[1], int(row[2])) for row in found if len(row) == 3 and row[0].isdecimal()]
@@ -183,6 +184,7 @@ def test_programs_that_system_starts_have_probes(system, ours):
     assert sorted(counts) == [("last", 1)] * 2 + [("work", 1)] * 2 + [("work", 7)] * 2
     assert len({row[0] for row in found if len(row) == 3 and row[0].isdecimal()}) == 4
     assert len(re.findall("fired 7, asked 7, told 1", done.stdout)) == 2
+    assert done.stdout.count("end\n") == 1 and not done.stderr
 
 
 def test_a_probe_that_is_not_enabled_answers_no_and_nothing_changes(system, ours):

@@ -53,7 +53,25 @@ def test_probes_do_not_disturb_a_guest_that_waits(traced):
 
 
 def test_a_guest_that_waits_too_long_ends_the_trace(traced):
-    ran = traced("-qn", "tick-4s { printf(\"late\"); } tick-900ms { printf(\"%d \", i++); }",
+    ran = traced("-qn", "tick-30s { printf(\"late\"); } tick-900ms { printf(\"%d \", i++); }",
                  "--idle", "3")
     assert ran.returncode == 0 and "has been idle for 3 virtual seconds" in ran.stderr
-    assert ran.stdout.split() == ["0", "1", "2"]
+    assert ran.stdout.split()[:3] == ["0", "1", "2"] and "late" not in ran.stdout
+
+
+def test_a_command_that_is_not_complete_does_not_end_the_trace(traced):
+    ran = traced("-wqn", "BEGIN { system(\"echo 'a\"); } tick-1s /i++ == 1/ { exit(7); } "
+                 "END { system(\"echo ok\"); }")
+    assert (ran.returncode, ran.stdout.split()) == (7, ["ok"]), ran.stderr
+    assert "is not a complete command" in ran.stderr
+
+
+def test_commands_before_exit_in_begin_are_run(traced):
+    ran = traced("-wqn", "BEGIN { system(\"echo a\"); exit(4); } END { system(\"echo e\"); }")
+    assert (ran.returncode, ran.stdout.split()) == (4, ["a", "e"]), ran.stderr
+
+
+def test_output_of_the_guest_is_not_idle_time(traced):
+    ran = traced("-wqn", "BEGIN { system(\"while :; do sleep 1; echo hi; done &\"); } "
+                 "tick-9s { exit(0); }", "--idle", "5")
+    assert ran.stdout.split().count("hi") >= 7 and "idle" not in ran.stderr

@@ -86,7 +86,7 @@ CHECKS_FIRST = {
               CodeFrame("rsp", 48, (("rip", -8), ("rbp", -16)))),
     # cbz x0; paciasp; sub sp, sp, #0x70; stp x29, x30, [sp, #0x10]; nop
     "arm64": (["400100b4", "3f2303d5", "ffc301d1", "fd7b01a9", "1f2003d5"],
-              CodeFrame("sp", 0x70, (("x29", -0x60),), "x30")),
+              CodeFrame("sp", 0x70, (("x29", -0x60), ("pc", -0x58)))),
     "riscv64": (["0dcd", "3971", "22f8", "0100"],  # beqz a0; addi sp, -64; sd s0, 48(sp); nop
                 CodeFrame("sp", 64, (("s0", -16),), "ra")),
 }
