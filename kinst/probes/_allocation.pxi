@@ -29,8 +29,10 @@ cdef void allocation_fire(Dispatch *d, const Site *s) noexcept nogil:
     if probe == NONE:
         return
     memset(d.made, 0, sizeof(d.made))
-    guest_read(d.clock, kind + a.statistics, &statistics, 8)
-    guest_read(d.clock, register_read(d.clock, a.per_cpu) + a.of_cpu, &cpu, 8)
+    if not (guest_read(d.clock, kind + a.statistics, &statistics, 8) and
+            guest_read(d.clock, register_read(d.clock, a.per_cpu) + a.of_cpu, &cpu, 8)):
+        allocation_unreadable(d, kind)
+        return
     d.made[0] = kind
     d.made[1] = kind + a.internal
     d.made[2] = statistics + cpu
@@ -40,6 +42,12 @@ cdef void allocation_fire(Dispatch *d, const Site *s) noexcept nogil:
     d.making = True
     firing_fire_one(d, probe)
     d.making = False
+
+
+cdef void allocation_unreadable(Dispatch *d, uint64_t kind) noexcept with gil:
+    d.stop = True
+    (<Dispatcher>d.owner).engine.failed(MachineError(
+        f"the statistics of the type of memory at {kind:#x} cannot be read"))
 
 
 cdef int allocation_add_type(Dispatch *d, uint64_t kind, bint frees, uint32_t probe) except -1:

@@ -210,7 +210,7 @@ class TracedKernel:
     def shell(self) -> dict[str, int]:
         """Values of ``$pid``, ``$ppid`` and so on: those of the guest's shell.
 
-        Without a shell, no process has these IDs; the host's user and group are left out.
+        Without a shell, no process has these IDs.
         """
         return self.target.processes.shell() or dict.fromkeys(
             ("pid", "ppid", "pgid", "sid"), NO_PROCESS)

@@ -12,6 +12,7 @@ import pytest
 from emu.elf.symbols import Symbol
 from emu.guest.guest import GuestProbes
 from emu.guest.static_probe import StaticProbe
+from emu.host.errors import MachineError
 from kinst.code.convention import CONVENTIONS
 from kinst.code.listing import instructions
 from kinst.probes import allocations
@@ -22,8 +23,9 @@ from tests.kinst.code.test_operands import assembled
 from tests.kinst.code.test_swaps import riscv64
 from tests.kinst.providers.test_provider import run
 
-NOWHERE = 1 << 60  # offset that leads to memory that is not mapped
+OF_CPU = 0x100  # what is added to the address of statistics for the CPU
 MASK = (1 << 64) - 1
+CPU = "refused"  # variable that stands for the word of the CPU
 
 
 @pytest.fixture
@@ -31,16 +33,23 @@ def machine(booted):
     declared = [StaticProbe("memory", "", "none", f"n{n}", (), ()) for n in range(600)]
     booted.guest = dataclasses.replace(booted.guest, probes=GuestProbes(
         declared=lambda image, memory: declared))
+    booted.write_u64(booted.symbol(CPU).address, OF_CPU)
     return booted
+
+
+def page(machine):
+    """Return the address of a page of data, in which the tests have their types of memory."""
+    return machine.symbol(CPU).address & ~0xFFF
 
 
 def with_site(machine, path, frees=False, **places):
     """Return breakpoints with a site at the beginning of ``describe``."""
     breakpoints = Breakpoints(machine, path=path, records=True)
     dispatcher, names = breakpoints.dispatcher, breakpoints.templates.names
+    register = machine.guest.threads.per_cpu
     dispatcher.use_allocations(
-        breakpoints.trap.numbers[machine.guest.threads.per_cpu], of_cpu=NOWHERE, internal=24,
-        statistics=8)
+        breakpoints.trap.numbers[register], internal=24, statistics=8,
+        of_cpu=(machine.symbol(CPU).address - machine.read_register(register)) & MASK)
     site = machine.symbol("describe").address
     first = names.index(CONVENTIONS[machine.arch.name].registers[0])
     dispatcher.add_allocation_site(site, machine.read(site, 16), frees, kind=first, **(
@@ -51,26 +60,38 @@ def with_site(machine, path, frees=False, **places):
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("frees", [False, True])
 def test_the_probe_of_a_type_fires_where_its_memory_is_counted(machine, path, frees):
+    one, other, third = (page(machine) + at for at in (0x900, 0x100, 0x500))
     plain = machine.snapshot()
-    values = [run(machine, "describe", [kind]) for kind in (99, 7, 8)]
+    values = [run(machine, "describe", [kind]) for kind in (one, third, other)]
     untraced = machine.digest()
     machine.restore(plain)
     breakpoints = with_site(machine, path, frees)
     declared = {(kind, event): breakpoints.dispatcher.add_static(n) for n, (kind, event) in
-                enumerate(((99, frees), (8, frees), (7, not frees)))}
+                enumerate(((one, frees), (other, frees), (third, not frees)))}
     for (kind, event), number in declared.items():
         breakpoints.dispatcher.add_allocation(kind, event, number)
     breakpoints.enable()
-    assert [run(machine, "describe", [kind]) for kind in (99, 7, 8)] == values
+    assert [run(machine, "describe", [kind]) for kind in (one, third, other)] == values
     breakpoints.disable()
     assert machine.digest() == untraced
     fired = [(record.probe.id - 1, record.registers) for record in breakpoints.firings()]
-    assert fired == [(declared[kind, frees], (kind, kind + 24, 0, 5, MASK)) for kind in (99, 8)]
+    assert fired == [(declared[kind, frees], (
+        kind, kind + 24, machine.read_u64(kind + 8) + OF_CPU & MASK, 5, MASK))
+        for kind in (one, other)]
+
+
+def test_statistics_that_cannot_be_read_end_the_run(machine):
+    breakpoints = with_site(machine, "direct")
+    breakpoints.dispatcher.add_allocation(1 << 60, False, breakpoints.dispatcher.add_static(0))
+    breakpoints.enable()
+    with pytest.raises(MachineError, match=r"statistics of the type of memory at 0x10{15}"):
+        run(machine, "describe", [1 << 60])
+    assert not list(breakpoints.firings())
 
 
 def test_arguments_come_from_registers_and_the_statistics_of_the_type(machine):
     """Let the register with the size also have the number of the zone: an ``int``."""
-    kind = machine.symbol("refused").address
+    kind = page(machine) + 0x800
     machine.write_u64(kind + 8, 0x1234)
     first = CONVENTIONS[machine.arch.name].registers[0]
     place = Breakpoints(machine).templates.names.index(first)
@@ -82,19 +103,19 @@ def test_arguments_come_from_registers_and_the_statistics_of_the_type(machine):
     breakpoints.disable()
     (record,) = breakpoints.firings()
     low = (kind & 0xFFFFFFFF) - ((kind & 0x80000000) << 1)
-    assert record.registers == (kind, kind + 24, 0x1234, kind, low & MASK)
+    assert record.registers == (kind, kind + 24, 0x1234 + OF_CPU, kind, low & MASK)
 
 
 def test_600_types_in_random_order_are_told_apart(machine):
     breakpoints = with_site(machine, "direct")
-    kinds = random.Random(1).sample(range(1, 100_000), 600)
+    kinds = random.Random(1).sample(range(page(machine), page(machine) + 4000), 1200)
     numbers = [breakpoints.dispatcher.add_static(n) for n in range(600)]
-    for kind, number in zip(kinds, numbers, strict=True):
+    for kind, number in zip(kinds[:600], numbers, strict=True):
         breakpoints.dispatcher.add_allocation(kind, False, number)
     breakpoints.enable()
-    for kind in kinds[:50]:
+    for kind, other in zip(kinds[:50], kinds[600:], strict=False):
         run(machine, "describe", [kind])
-        run(machine, "describe", [100_000 + kind])
+        run(machine, "describe", [other])
     breakpoints.disable()
     assert [record.probe.id - 1 for record in breakpoints.firings()] == numbers[:50]
 
