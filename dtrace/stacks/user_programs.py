@@ -5,6 +5,7 @@ all processes with a name if the file of their program is known beforehand, and 
 process, whose mapped files are known (``mapped_files.py``).
 """
 
+import bisect
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -263,12 +264,41 @@ def _conflict(one: MappedFile, other: MappedFile) -> bool:
 def moves(file: ProgramFile, parts: Sequence[MappedFile]) -> list[int]:
     """Return how far a file was moved each time when it was mapped.
 
-    Segments may share pages of the file, so the mapping of one could also be that of another one.
-    The right answer is that for which the first segment is mapped, too.
+    Segments may share pages of the file, so the mapping of one could also be that of another one,
+    and a loader maps the first page alone before it maps the segments.  So the first segment must
+    be mapped and, if there is such an answer, those with code, too.  Of answers that overlap, those
+    with the most segments are right.  Data that the process has written may be missing from the
+    mappings.
 
-    :param parts: mappings of the file.
+    :param parts: mappings of the file, which may be of different times.
     """
-    starts = {one.start for one in parts}
-    return list(dict.fromkeys(
-        moved for one in parts for moved in file.moves(one.start, one.offset)
-        if file.begins + moved in starts))
+    mapped: dict[int, list[MappedFile]] = {}  # address of the file's first byte -> its mappings
+    for one in parts:
+        mapped.setdefault(one.start - one.offset, []).append(one)
+    # Possible answer -> whether all code is mapped, and the number of segments that are mapped
+    found: dict[int, tuple[bool, int]] = {}
+    for one in parts:
+        for moved in file.moves(one.start, one.offset):
+            if moved in found:
+                continue
+            there = [any(part.start <= at + moved < part.end
+                         for part in mapped.get(at + moved - offset, ()))
+                     for at, offset, _code in file.first_pages]
+            whole = all(is_mapped or not code for is_mapped, (_at, _offset, code) in zip(
+                there, file.first_pages, strict=True))
+            found[moved] = whole, sum(there) if there[0] else 0
+    kept: list[int] = []  # in ascending order
+    for key in sorted(set(found.values()), reverse=True):
+        if not key[1] or (kept and not key[0]):
+            continue
+        kept += [moved for moved, one in found.items() if one == key and not any(
+            abs(near - moved) < file.extent for near in _neighbours(kept, moved))]
+        kept.sort()
+    known = set(kept)
+    return [moved for moved in found if moved in known]
+
+
+def _neighbours(numbers: Sequence[int], number: int) -> Sequence[int]:
+    """Return the numbers next to a number in an ascending sequence."""
+    at = bisect.bisect(numbers, number)
+    return numbers[max(at - 1, 0) : at + 1]

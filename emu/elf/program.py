@@ -1,5 +1,6 @@
 """ELF files of guest programs, with their symbols and code (System V gABI)."""
 
+import functools
 import hashlib
 from pathlib import Path
 
@@ -82,11 +83,20 @@ class ProgramFile:
         return any(one.kind == PT_LOAD and 0 <= address - one.virtual < one.in_memory
                    for one in self._file.segments)
 
+    @functools.cached_property
+    def first_pages(self) -> list[tuple[int, int, bool]]:
+        """The first page of each segment, in order of addresses, before the file is moved.
+
+        A page is its address, its offset in the file, and whether it has code.
+        """
+        return sorted((one.virtual & -PAGE, one.offset & -PAGE, bool(one.flags & PF_X))
+                      for one in self._file.segments if one.kind == PT_LOAD)
+
     @property
-    def begins(self) -> int:
-        """Address of the page with the first segment, before the file is moved."""
-        return min((one.virtual for one in self._file.segments if one.kind == PT_LOAD),
-                   default=0) & -PAGE
+    def extent(self) -> int:
+        """Number of bytes from the file's first page to its end, in memory."""
+        ends = [one.virtual + one.in_memory for one in self._file.segments if one.kind == PT_LOAD]
+        return max(ends, default=0) - (self.first_pages[0][0] if self.first_pages else 0)
 
     def call_frames(self) -> tuple[bytes, int]:
         """Return the contents and the address of .eh_frame; both are empty if there is none.

@@ -1,7 +1,7 @@
 import pytest
 
 from dtrace.stacks.mapped_files import MappedFile
-from dtrace.stacks.user_programs import UserPrograms, frame_word
+from dtrace.stacks.user_programs import UserPrograms, frame_word, moves
 from emu.elf.program import ProgramFile
 from emu.elf.symbols import STT_FUNC
 from emu.host.errors import ImageError
@@ -92,6 +92,28 @@ def test_frames_in_shared_objects_are_named_by_object_and_function(arch):
     assert programs.module_start(frame_word(number, moved + 0x3904)) == (
         frame_word(number, start - 0x2000))
     assert programs.name(frame_word(number, 0x1234)) == "prog"
+
+
+def test_a_file_is_moved_only_to_where_all_its_code_is_mapped(tmp_path, arch):
+    def mapped(*starts):
+        return [MappedFile(at, at + 0x1000, 0, "/x") for at in starts]
+
+    path = tmp_path / "x"
+    path.write_bytes(Elf(
+        arch=arch, kind=3, symbols_type=11, symbols=[("f", 0x1160, 16, 2)],
+        segments=[(at, bytes(64), 64) for at in (0x120, 0x1160, 0x21A0, 0x31E0)]).build())
+    small = ProgramFile(path, movable=True)  # all its segments are in one page of the file
+    assert small.first_pages == [(at, 0, True) for at in range(0, 0x4000, 0x1000)]
+    low, high = 0x8000_0000, 0x9000_0000
+    pages = range(0, 0x4000, 0x1000)
+    whole = mapped(*(low + at for at in pages))
+    assert moves(small, whole) == [low]
+    # the loader has mapped the first page before; the file was loaded again, elsewhere and nearby
+    again = [*mapped(0x7000_0000), *whole, *mapped(*(high + at for at in pages)),
+             *mapped(*(high + 0x5000 + at for at in pages))]
+    assert moves(small, again) == [low, high, high + 0x5000]
+    assert moves(small, whole[:1]) == [low]  # nothing else is known yet
+    assert moves(small, []) == []
 
 
 def fail(path):
