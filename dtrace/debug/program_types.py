@@ -7,6 +7,7 @@ from dtrace.debug.debug_index import index_of
 from dwarf.ctf import ctf_types
 from dwarf.debug_file import DebugDataError, debug_file
 from dwarf.dwarf_types import DwarfTypes
+from dwarf.index import DebugIndex
 from dwarf.types import Types
 from emu.elf.program import ProgramFile
 from emu.elf.reader import ElfFile
@@ -22,14 +23,36 @@ def program_types(file: ProgramFile) -> Types | None:
 
     :raises DebugDataError: if its debug data is damaged.
     """
-    found = dwarf_of(file)
-    if found is not None:
-        return DwarfTypes(found, index_of(found, hashlib.sha256(found.data).hexdigest()))
+    moved = types_when_moved(file, 0)
+    if moved is not None:
+        return moved
     for elf in file.elf_files:
         types = ctf_types(elf)
         if types is not None:
             return types
     return None
+
+
+@functools.lru_cache(maxsize=MOST_FILES)
+def types_when_moved(file: ProgramFile, moved: int) -> DwarfTypes | None:
+    """Return the types from a file's DWARF, or None if it has none.
+
+    :param moved: how many bytes the file was moved from the addresses in it; locations in the types
+        have the addresses in memory.
+    :raises DebugDataError: if the debug data is damaged.
+    """
+    found, index = dwarf_of(file), program_index(file)
+    return None if found is None or index is None else DwarfTypes(found, index, moved)
+
+
+@functools.lru_cache(maxsize=MOST_FILES)
+def program_index(file: ProgramFile) -> DebugIndex | None:
+    """Return the index of the DWARF of a program or shared object, or None if it has none.
+
+    :raises DebugDataError: if it is damaged.
+    """
+    found = dwarf_of(file)
+    return None if found is None else index_of(found, hashlib.sha256(found.data).hexdigest())
 
 
 def dwarf_of(file: ProgramFile) -> ElfFile | None:

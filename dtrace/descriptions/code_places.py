@@ -23,7 +23,7 @@ from emu.guests.registry import guest_of
 from emu.host.errors import KinstError
 from kinst.code.cold_parts import beginnings
 from kinst.code.listing import ProbedInstruction, image_code, instructions
-from kinst.providers import fbt, inline
+from kinst.providers import copy_ends, fbt, inline
 from kinst.providers.kinst_provider import PROVIDER as KINST
 from kinst.providers.patterns import is_glob, matches, regular
 from kinst.relocation.trap import GuestTrap, trap_of
@@ -127,7 +127,7 @@ def _probes(image: Image, text: str, parts: list[str]) -> Iterator[CodePlace]:
     if provider not in ("", KINST, fbt.PROVIDER) or not function:
         raise KinstError(f"{text}: not a place in code; give a kinst or fbt probe of a function, "
                          "e.g. kinst::strlen:4 or fbt::malloc:entry")
-    if name in inline.NAMES:
+    if name in copy_ends.NAMES:
         yield from _ends(image, function, module, name, provider != fbt.PROVIDER)
     elif LINE.fullmatch(function) and not name:
         yield from _line(image, function)

@@ -9,7 +9,7 @@ from dtrace.d.compile.program import ListedProbe
 from dtrace.d.language.spelled_types import spelled_type
 from dtrace.d.language.surroundings import Located
 from dtrace.d.language.types import LONG, Universe
-from dtrace.debug.program_types import program_types
+from dtrace.debug.program_types import program_types, types_when_moved
 from dtrace.run.kernel_probes import KernelProbes
 from dtrace.run.local_variables import LocalVariables
 from dtrace.stacks.user_programs import UserPrograms
@@ -220,9 +220,12 @@ class KernelSurroundings:
         with PROGRESS.working(f"locating args[{index}]"):
             for probe in self._clause:
                 locations: set[Place | None] = set()
+                inside = self.probes.program_function(probe)
+                types = (types_when_moved(inside[0].file, inside[0].moved)
+                         if inside is not None else self.types)
                 for copy, address in self.probes.entered(probe):
-                    known = (self.types.inlined(copy, address)
-                             if isinstance(self.types, DwarfTypes | LinkedTypes) else None)
+                    known = (types.inlined(copy, address)
+                             if isinstance(types, DwarfTypes | LinkedTypes) else None)
                     procedure, places_of_copy = known if known is not None else (NOTHING, [])
                     if id(procedure) not in self._spelled:
                         self._spelled[id(procedure)] = procedure, _spelled(procedure)

@@ -50,7 +50,8 @@ class KernelProbes:
     def __post_init__(self) -> None:
         self._base = FIRST_PROBE
         self._asked: dict[tuple[str, str, str, str], list[ListedProbe]] = {}
-        self._copies: dict[int, Function] = {}
+        # number of a probe -> the inline copies that are entered there
+        self._copies: dict[int, list[Function]] = {}
 
     def match(self, parts: tuple[str, str, str, str]) -> Sequence[ListedProbe]:
         """Return the probes that match a description.
@@ -112,7 +113,7 @@ class KernelProbes:
                              error.tag if isinstance(error, ProbeError) else "") from None
         self.reports += made.reports
         self.rewritten[parts] = made.text
-        self._copies |= {copy.number: copy for found in made.copies.values() for copy in found}
+        self._copies |= made.copies
         return [self._probe(number, tuple(c.number for c in made.copies.get(number, ())))
                 for number in dict.fromkeys(made.numbers)]
 
@@ -139,11 +140,19 @@ class KernelProbes:
         return ListedProbe(self._base + number, provider, module, function, name, inlined, promised)
 
     def entered(self, probe: ListedProbe) -> list[tuple[Function, int]]:
-        """Return (copy, address of the probe) for each inline copy that begins at a probe."""
+        """Return (copy, address of the probe) for each inline copy that begins at a probe.
+
+        In a program, the addresses are those in the file.
+        """
         if not probe.inlined:
             return []
-        address = self.breakpoints.probe(probe.number - self._base).instruction.address
-        return [(self._copies[number], address) for number in probe.inlined]
+        number = probe.number - self._base
+        address = self.breakpoints.probe(number).instruction.address
+        inside = self.program_function(probe)
+        if inside is None and self.in_program(probe):
+            return []
+        moved = 0 if inside is None else inside[0].moved
+        return [(copy, address - moved) for copy in self._copies[number]]
 
     def function(self, probe: ListedProbe) -> Symbol | None:
         """Return a probe's function, or None for a static probe or one of DTrace's own probes."""

@@ -15,7 +15,7 @@ cdef class ProbeBoundaries(ProbeSites):
 
     def add_copy_ends(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
                       uint64_t size, uint32_t function, int provider, copies, bint entry,
-                      bint returns, padding, bint anywhere):
+                      bint returns, padding, bint anywhere, int program=0):
         """Add the entry and exit probes of inline copies that have code in a function.
 
         :param copies: (number, offset of the entry or None if it is in another function, whether
@@ -25,6 +25,8 @@ cdef class ProbeBoundaries(ProbeSites):
         :param returns: the same for the exit probes.
         :param padding: returns whether the bytes of an instruction are only padding.
         :param anywhere: whether other functions may jump to any place in this one.
+        :param program: number of the program that contains the function, or 0 for the kernel.  In a
+            program, every instruction can have a probe.
         :return: for each copy, a list of its entries, (offset, probe number), and a list of the
             instructions that may leave it, in the same form.  Values in place of a probe number:
             -1 if no instruction starts at the offset, -2 if the instruction is refused, -3 if it
@@ -37,7 +39,7 @@ cdef class ProbeBoundaries(ProbeSites):
         cdef uint64_t i, count, at
         cdef bint exclusive = False
         cdef const Template *t
-        cdef uint32_t copy
+        cdef uint32_t copy, probe
         cdef int role
         made, refused, where = [], {}, {}
         try:
@@ -45,7 +47,7 @@ cdef class ProbeBoundaries(ProbeSites):
             for i in range(count):
                 t = &self.templates.all[pieces[i].template]
                 exclusive = exclusive or t.flags & STARTS_EXCLUSIVE
-                if exclusive or t.op == REFUSE:
+                if program == 0 and (exclusive or t.op == REFUSE):
                     refused[i] = -3 if exclusive else -2
                 if t.flags & ENDS_EXCLUSIVE:
                     exclusive = False
@@ -67,16 +69,20 @@ cdef class ProbeBoundaries(ProbeSites):
                     firsts = (self.reached(copy, address, pieces, count, ways, unseen, anywhere)
                               or self.reached(copy, address, pieces, count, ways, unseen, True)
                               or [first])
+                inside = self.in_ranges(copy, address, offsets, where)
                 for one in firsts:
                     if one not in where:
                         entered.append((one, -1))
                     elif where[one] in refused:
                         entered.append((one, refused[where[one]]))
                     else:
-                        entered.append((one, inline_probe(d, self.site_of(
-                            address, code, start, &pieces[<uint64_t>where[one]]), function,
-                            provider, copy, ENTERS, not entry)))
-                for i in self.in_ranges(copy, address, offsets, where):
+                        probe = inline_probe(d, self.site_of(
+                            program, address, code, start, &pieces[<uint64_t>where[one]]), function,
+                            provider, copy, ENTERS, not entry)
+                        d.probes[probe].loops = inline_leads_back(
+                            d, copy, address, address + size, inside, ways, where[one])
+                        entered.append((one, probe))
+                for i in inside:
                     t = &self.templates.all[pieces[i].template]
                     at = address + pieces[i].at
                     role = inline_way_out(d, copy, t, target_of(t, at, pieces[i].relative),
@@ -84,8 +90,8 @@ cdef class ProbeBoundaries(ProbeSites):
                     if role == NO_WAY_OUT:
                         continue
                     left.append((pieces[i].at, refused[i] if i in refused else inline_probe(
-                        d, self.site_of(address, code, start, &pieces[i]), function, provider,
-                        copy, role, not returns)))
+                        d, self.site_of(program, address, code, start, &pieces[i]), function,
+                        provider, copy, role, not returns)))
                 made.append((entered, left))
         finally:
             free(pieces)
@@ -233,8 +239,11 @@ cdef class ProbeBoundaries(ProbeSites):
                                                   bisect_left(offsets, high)]]
         return found
 
-    cdef uint32_t site_of(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
-                          const Piece *piece) except? 0xFFFFFFFF:
+    cdef uint32_t site_of(self, int program, uint64_t address, const uint8_t[::1] code,
+                          uint64_t start, const Piece *piece) except? 0xFFFFFFFF:
+        if program:
+            return program_site(&self.d, program, address + piece.at, piece.template,
+                                &code[start + piece.at], piece.length, piece.relative)
         return table_site_at(&self.d, address + piece.at, piece.template, &code[start + piece.at],
                        piece.length, piece.relative)
 
@@ -263,12 +272,18 @@ cdef class ProbeBoundaries(ProbeSites):
             raise IndexError(probe)
         return self.d.probes[probe].lower
 
+    def loops_at(self, uint32_t probe):
+        """Return whether code of an inline copy may lead back to the entry that a probe is at."""
+        if probe >= self.d.probe_count:
+            raise IndexError(probe)
+        return bool(self.d.probes[probe].loops)
+
     def enter_copy(self, uint32_t probe):
         """Record that the thread enters a probe's inline copy; return whether the probe fires."""
         self.live()
         if self.copy_of(probe) is None:
             raise ValueError(f"probe {probe} does not belong to an inline copy")
-        return bool(inline_enter(&self.d, self.d.probes[probe].copy, self.d.probes[probe].lower)
+        return bool(inline_enter(&self.d, &self.d.probes[probe], self.program(probe))
                     and not self.d.probes[probe].silent)
 
     def leave_copy(self, uint32_t probe):
@@ -276,7 +291,7 @@ cdef class ProbeBoundaries(ProbeSites):
         self.live()
         if self.copy_of(probe) is None:
             raise ValueError(f"probe {probe} does not belong to an inline copy")
-        return bool(inline_leave(&self.d, self.d.probes[probe].copy)
+        return bool(inline_leave(&self.d, self.d.probes[probe].copy, self.program(probe))
                     and not self.d.probes[probe].silent)
 
     def ranges_of(self, uint32_t copy):

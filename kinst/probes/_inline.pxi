@@ -72,7 +72,8 @@ cdef uint64_t inline_counted(Dispatch *d, const Template *t, const Site *s) noex
     cdef bint taken = value == 0
     if t.n:
         taken = ((value - 1) & mask) != 0 and op_flag_truth(d, t.truth)
-    return target_of(t, s.address, s.relative) if taken else s.address + s.length
+    return target_of(t, program_place_of(s), s.relative) if taken else (
+        program_place_of(s) + s.length)
 
 
 cdef bint inline_goes_out(Dispatch *d, const Site *s, const Probe *p) noexcept nogil:
@@ -89,14 +90,18 @@ cdef bint inline_goes_out(Dispatch *d, const Site *s, const Probe *p) noexcept n
     return True
 
 
-cdef bint inline_enter(Dispatch *d, uint32_t copy, int32_t lower) noexcept nogil:
-    """Record that the running thread enters a copy; return false if the thread is already inside.
+cdef bint inline_enter(Dispatch *d, const Probe *p, int program) noexcept nogil:
+    """Record that the running thread enters a probe's copy; return false if it is already inside.
 
     It is already inside if it loops back to the entry, or comes from another entry, where the stack
-    pointer was lowered by a different number of bytes (``lower``).
+    pointer was lowered by a different number of bytes (``lower``).  If no code of the copy leads
+    to the entry, a longjmp() has left the copy before.
+
+    :param program: number of the program that contains the copy, or 0 for the kernel.
     """
-    cdef uint64_t sp = op_get(d, d.sp) + <uint64_t><int64_t>lower
-    cdef TailThread *t = inline_current_tails(d, True)
+    cdef uint32_t copy = p.copy
+    cdef uint64_t sp = op_get(d, d.sp) + <uint64_t><int64_t>p.lower
+    cdef TailThread *t = inline_current_tails(d, program, True)
     cdef int64_t i
     cdef int why
     if t == NULL:
@@ -105,11 +110,12 @@ cdef bint inline_enter(Dispatch *d, uint32_t copy, int32_t lower) noexcept nogil
     i = <int64_t>t.active_count - 1
     while i >= 0:
         if t.active[i].copy == copy:
-            if t.active[i].sp == sp:
+            if t.active[i].sp == sp and p.loops:
                 return False
             if t.active[i].sp > sp:
                 break  # this entry belongs to an outer call of the same function
-            inline_forget_active(t, <uint32_t>i)  # the copy's stack frame no longer exists
+            if sp - t.active[i].sp < STACK_REACH:  # otherwise, it is in another stack
+                inline_forget_active(t, <uint32_t>i)  # the copy's stack frame no longer exists
         i -= 1
     if t.active_count == t.active_room:
         why = return_make_room(d, <void **>&t.active, &t.active_room, sizeof(ActiveCopy))
@@ -121,9 +127,30 @@ cdef bint inline_enter(Dispatch *d, uint32_t copy, int32_t lower) noexcept nogil
     return True
 
 
-cdef bint inline_leave(Dispatch *d, uint32_t copy) noexcept nogil:
+cdef bint inline_leads_back(Dispatch *d, uint32_t copy, uint64_t begin, uint64_t end, list inside,
+                            const int64_t *ways, int64_t entry):
+    """Whether code of a copy may lead to an entry of the copy.
+
+    :param begin: address of the function that contains the entry; ``end``: address after it.
+    :param inside: indices of the function's instructions that are in the copy.
+    :param ways: successors of the instructions (``flow_of``).
+    :param entry: index of the entry's instruction.
+    """
+    cdef const InlineCopy *c = &d.copies[copy]
+    cdef uint32_t k
+    cdef uint64_t i
+    for k in range(c.first, c.first + c.count):
+        if not begin <= d.ranges[k].low <= d.ranges[k].high <= end:
+            return True  # another function contains code of the copy
+    for i in inside:
+        if ways[2 * i] == entry or ways[2 * i + 1] == entry or ways[2 * i + 1] == ELSEWHERE:
+            return True
+    return False
+
+
+cdef bint inline_leave(Dispatch *d, uint32_t copy, int program) noexcept nogil:
     """Record that the running thread has left a copy; return false if the thread was outside."""
-    cdef TailThread *t = inline_current_tails(d, False)
+    cdef TailThread *t = inline_current_tails(d, program, False)
     cdef int64_t i
     if t == NULL:
         return False
@@ -142,25 +169,27 @@ cdef void inline_forget_active(TailThread *t, uint32_t index) noexcept nogil:
     t.active_count -= 1
 
 
-cdef TailThread *inline_current_tails(Dispatch *d, bint make) noexcept nogil:
+cdef TailThread *inline_current_tails(Dispatch *d, int program, bint make) noexcept nogil:
     if d.clock.history != d.tails.history:
         return_forget_tails(d)
-    return return_tails_of(d, return_running_thread(d), 0, make)
+    return return_tails_of(d, return_running_thread(d), program, make)
 
 
 cdef void inline_fire(Dispatch *d, const Site *s, uint32_t probe) noexcept nogil:
     """Track a probe's inline copy; fire the probe if the thread enters or leaves the copy."""
     cdef const Probe *p = &d.probes[probe]
+    cdef int program = program_number_of(s)
     cdef int why
     if p.role == ENTERS:
-        if inline_enter(d, p.copy, p.lower) and not p.silent:
+        if inline_enter(d, p, program) and not p.silent:
             firing_fire_one(d, probe)
     elif inline_goes_out(d, s, p):
         if p.role == CALLS_OUT:
-            why = return_note_tail(d, probe, op_get(d, d.sp), s.address + s.length, 0, True)
+            why = return_note_tail(d, probe, op_get(d, d.sp), program_place_of(s) + s.length,
+                                   program, True)
             if why:
                 return_not_noted(d, why)
-        elif inline_leave(d, p.copy) and not p.silent:
+        elif inline_leave(d, p.copy, program) and not p.silent:
             firing_fire_one(d, probe)
 
 

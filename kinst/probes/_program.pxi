@@ -15,6 +15,11 @@ cdef inline bint program_owns(const Site *s) noexcept nogil:
     return 0 < s.address >> PROGRAM_SHIFT <= MAX_PROGRAMS
 
 
+cdef inline int program_number_of(const Site *s) noexcept nogil:
+    """Return the number of a site's program, or 0 if the site is in the kernel."""
+    return <int>(s.address >> PROGRAM_SHIFT) if program_owns(s) else 0
+
+
 cdef inline uint64_t program_place_of(const Site *s) noexcept nogil:
     """Return the virtual address of a site, without the number of its program."""
     return s.address & (<uint64_t>1 << PROGRAM_SHIFT) - 1 if program_owns(s) else s.address

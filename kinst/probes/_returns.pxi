@@ -76,6 +76,16 @@ cdef void return_forget_tails(Dispatch *d) noexcept nogil:
     d.tails.history = d.clock.history if d.clock != NULL else 0
 
 
+cdef void return_forget_thread(Dispatch *d, uint64_t thread) noexcept nogil:
+    """Forget the records of an exited thread, whose address a new thread reuses."""
+    cdef TailThread *t
+    cdef int program
+    for program in range(d.programs.count + 1):
+        t = return_tails_of(d, thread, program, False)
+        if t != NULL:
+            t.count = t.active_count = 0
+
+
 cdef inline bint return_abandoned(const Tail *tail, uint64_t sp) noexcept nogil:
     """Whether a function has been left: the stack pointer is above its frame in the same stack."""
     return tail.sp < sp and sp - tail.sp < STACK_REACH
@@ -129,7 +139,7 @@ cdef void return_leave_by_tail(Dispatch *d, const Site *s, uint32_t probe) noexc
     """Record the return address of a function that leaves through a tail call."""
     cdef uint64_t sp = op_get(d, d.sp)
     cdef uint64_t back = 0
-    cdef int program = <int>(s.address >> PROGRAM_SHIFT) if program_owns(s) else 0
+    cdef int program = program_number_of(s)
     if d.linked:
         back = op_get(d, d.link)
     elif guest_read(d.clock, sp, &back, 8):
@@ -176,11 +186,11 @@ cdef bint on_arrived(void *data, uint64_t address) noexcept nogil:
         program = program_running(d)
         if program == 0:
             return True
+    if address == d.thread_begins:
+        return_forget_thread(d, return_running_thread(d))
+        return True
     t = return_tails_of(d, return_running_thread(d), program, False)
     if t == NULL:
-        return True
-    if address == d.thread_begins:
-        t.count = t.active_count = 0  # a new thread reuses the address of an exited thread
         return True
     sp = register_read(c, d.number[d.sp])
     while t.count:
@@ -194,7 +204,7 @@ cdef bint on_arrived(void *data, uint64_t address) noexcept nogil:
         d.framed = False
         d.at = address
         if d.probes[tail.probe].role:
-            if inline_leave(d, d.probes[tail.probe].copy) and not d.probes[tail.probe].silent:
+            if inline_leave(d, d.probes[tail.probe].copy, program) and not d.probes[tail.probe].silent:
                 firing_fire_one(d, tail.probe)
         else:
             d.after = True

@@ -47,6 +47,7 @@ cdef struct Probe:
     # role in an inline copy: ENTERS, WAY_OUT or CALLS_OUT, or 0 if the probe has no role
     uint8_t role
     uint8_t silent  # whether the probe only tracks its inline copy and never fires
+    uint8_t loops  # at the entry of an inline copy: whether the copy's own code may lead back there
     uint32_t copy
     int32_t lower  # at an entry of a copy: number of bytes by which the stack pointer is lowered
     # for a probe that a program declares, the index of its arguments' ``Sources``

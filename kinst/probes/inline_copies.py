@@ -11,6 +11,7 @@ from kinst.relocation.trap import GuestTrap
 from kinst.relocation.verdict import Copy, Refuse, RegisterState, Rewrite
 
 ENTERS, WAY_OUT, CALLS_OUT = 1, 2, 3  # roles of a probe in its inline copy
+SAME_STACK = 1 << 20  # maximum distance in bytes between two stack pointers into the same stack
 
 
 class ReadableState(Protocol):
@@ -71,13 +72,14 @@ class InlineCopies:
         assert membership is not None
         copy, _role, silent = membership
         sp += self._dispatcher.lowered_at(number)
+        loops = self._dispatcher.loops_at(number)
         for index in range(len(self._active) - 1, -1, -1):
             other, entered = self._active[index]
-            if other == copy and entered == sp:
+            if other == copy and entered == sp and loops:
                 return False
             if other == copy and entered > sp:
                 break
-            if other == copy:
+            if other == copy and sp - entered < SAME_STACK:
                 del self._active[index]
         self._active.append((copy, sp))
         return not silent

@@ -68,8 +68,9 @@ class ProbeTable(ProgramProbes):
         super().__init__(machine)
         self.probes = ProbeList(self)
         self._objects: dict[int, Probe] = {}
-        # function address -> stack depths at the function's instructions, keyed by offset
-        self._known_depths: dict[int, dict[int, int]] = {}
+        # (number of the program or 0, function address) -> stack depths at the function's
+        # instructions, keyed by offset
+        self._known_depths: dict[tuple[int, int], dict[int, int]] = {}
         # function that matched a pattern -> reason for skipping the function
         self.left_out: dict[str, str] = {}
         self.not_followed: dict[str, list[str]] = {}  # function -> jumps that are not tail calls
@@ -181,32 +182,54 @@ class ProbeTable(ProgramProbes):
         :raises ProbeError: when the function's pages are not mapped.
         """
         code, start = self._around(function)
+        return self._copy_ends(function, code, start, copies, entry, returns, 0)
+
+    def add_copy_ends_in_program(
+        self, program: int, function: Symbol, code: bytes,
+        copies: Sequence[tuple[int, int | None, bool]], entry: bool, returns: bool,
+    ) -> list[tuple[list[CopyEnd], list[CopyEnd]]]:
+        """Add pid probes where control enters and leaves inline copies in a program's function.
+
+        :param program: the program's number, from ``add_program``.
+        :param code: the function's code; for the other parameters and the result, see
+            ``add_copy_ends``.
+        """
+        return self._copy_ends(function, code, 0, copies, entry, returns, program)
+
+    def _copy_ends(
+        self, function: Symbol, code: bytes, start: int,
+        copies: Sequence[tuple[int, int | None, bool]], entry: bool, returns: bool, program: int,
+    ) -> list[tuple[list[CopyEnd], list[CopyEnd]]]:
+        number, kind = ((self._function_of_program(function), ProbeKind.PROGRAM_OFFSET) if program
+                        else (self._function(function), ProbeKind.OFFSET))
         copy_ends = self.dispatcher.add_copy_ends(
-            function.address, code, start, function.size, self._function(function),
-            ProbeKind.OFFSET, copies, entry, returns, self.trap.instructions.is_padding,
-            is_cold(function.name))
+            function.address, code, start, function.size, number, kind, copies, entry, returns,
+            self.trap.instructions.is_padding, is_cold(function.name), program)
 
         if any(len(entered) > 1 for entered, _left in copy_ends):
-            depths = self._depths(function)
+            depths = self._depths(function, code, start, program)
             for entered, _left in copy_ends:
                 for at, number in entered if len(entered) > 1 else ():
                     if number >= 0:
                         self.dispatcher.lies_lower(number, depths.get(at, 0))
 
         def end(at: int, number: int) -> CopyEnd:
-            return at, number if number >= 0 else self._refusal(function, at, number)
+            if number >= 0:
+                return at, number
+            return at, (f"it is not an instruction of {function.name}" if program
+                        else self._refusal(function, at, number))
 
         return [([end(*place) for place in entered], [end(*place) for place in left])
                 for entered, left in copy_ends]
 
-    def _depths(self, function: Symbol) -> dict[int, int]:
+    def _depths(self, function: Symbol, code: bytes, start: int, program: int) -> dict[int, int]:
         """Return the stack depths at a function's instructions, keyed by offset."""
-        if function.address not in self._known_depths:
-            code, start = self._around(function)
-            self._known_depths[function.address] = stack_depths(
+        key = program, function.address
+        if key not in self._known_depths:
+            self._known_depths[key] = stack_depths(
                 self.arch, code[start : start + function.size],
                 self.dispatcher.ways(function.address, code, start, function.size))
-        return self._known_depths[function.address]
+        return self._known_depths[key]
 
     def _refusal(self, function: Symbol, at: int, number: int) -> str:
         """Return the reason why no probe can be placed at an offset."""
@@ -277,3 +300,4 @@ class ProbeTable(ProgramProbes):
         """Forget all probes; they must not be enabled."""
         super().remove_all()
         self._objects.clear()
+        self._known_depths.clear()

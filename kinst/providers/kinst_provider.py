@@ -13,7 +13,7 @@ from kinst.code.listing import ProbedInstruction
 from kinst.probes.kinds import ProbeKind
 from kinst.probes.probe_table import ProbeTable
 from kinst.probes.probed_code import ProbeError
-from kinst.providers import fbt, inline
+from kinst.providers import copy_ends, fbt, inline
 from kinst.providers.functions import functions
 from kinst.providers.patterns import is_glob, matches, regular
 from kinst.providers.provider import MadeProbes, Provider, Wanted, inlined_only
@@ -37,9 +37,9 @@ class Kinst(Provider):
     def create(self, probes: ProbeTable, wanted: Wanted) -> MadeProbes:
         if not wanted.function:
             raise ProbeError(f"{wanted.text}: kinst needs a function, as in kinst::strlen:")
-        if wanted.name in inline.NAMES and is_glob(wanted.function) and wanted.index is not None:
+        if wanted.name in copy_ends.NAMES and is_glob(wanted.function) and wanted.index is not None:
             return _ends_by_pattern(probes, wanted, wanted.index)
-        if wanted.name not in inline.NAMES or wanted.index is None:
+        if wanted.name not in copy_ends.NAMES or wanted.index is None:
             try:
                 numbers = create(probes, wanted.function, wanted.name, wanted.unsafe, wanted.module)
             except ProbeError as error:

@@ -7,18 +7,20 @@ breakpoint could not replace.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from dwarf.index import Function
 from emu.elf.program import END
 from emu.elf.symbols import Symbol
 from emu.host.errors import ImageError
+from emu.host.printable import counted
 from kinst.code.listing import DATA, NO_INSTRUCTION, ProbedInstruction, instructions
 from kinst.probes.kinds import ProbeKind
 from kinst.probes.probe_table import ProbeTable
 from kinst.probes.probed_code import ProbeError
 from kinst.probes.traced_program import TracedObject, TracedProgram
-from kinst.providers import fbt
+from kinst.providers import fbt, program_inline
 from kinst.providers.patterns import is_glob, matches
 from kinst.providers.provider import MadeProbes, Provider, Wanted
 from kinst.relocation.verdict import Refuse
@@ -55,18 +57,32 @@ class Pid(Provider):
         if wanted.function != ABSOLUTE and wanted.name not in KINDS and not is_glob(
                 wanted.name) and not OFFSET.fullmatch(wanted.name):
             raise _bad_name(wanted, wanted.name)
-        functions = list(_functions(program, wanted))
+        objects = _objects(program, wanted)
+        found = MadeProbes([], [], [])
+        inline = _may_be_inline(wanted) and (wanted.name in KINDS or not any(
+            one.file.symbols.named(wanted.function) for one in objects))
+        copies = [(one, inside) for one in objects if inline
+                  and (inside := program_inline.copies_in(one, wanted, found.reports))]
+        functions = list(_functions(objects, wanted, copies))
         number = probes.add_program(program, wanted.types)
-        numbers: list[int] = []
         refusal: ProbeError | None = None
         for one, function in functions:
             try:
-                numbers += _of_function(probes, number, one, function, wanted)
+                found.numbers.extend(_of_function(probes, number, one, function, wanted))
             except ProbeError as error:
                 refusal = refusal or error
-        if not numbers:
-            raise refusal or ProbeError(f"{wanted.text}: no instruction matches this probe name")
-        return MadeProbes(numbers, [wanted.text], [])
+        if found.numbers:
+            found.text.append(wanted.text)
+        for one, inside in copies if wanted.name in KINDS else ():
+            made = program_inline.create(probes, program.process, number, one, inside, wanted)
+            found.numbers.extend(made.numbers)
+            found.text.extend(made.text)
+            found.reports.extend(made.reports)
+            found.copies.update(made.copies)
+        if not found.numbers:
+            raise refusal or ProbeError(found.reports[0] if found.reports else (
+                f"{wanted.text}: no instruction matches this probe name"))
+        return found
 
 
 def process_of(provider: str) -> int | None:
@@ -88,8 +104,8 @@ def is_module(module: str, program: TracedProgram, one: TracedObject) -> bool:
     return matches(module, one.name) or (one is program.objects[0] and matches(module, AOUT))
 
 
-def _functions(program: TracedProgram, wanted: Wanted) -> Iterator[tuple[TracedObject, Symbol]]:
-    """Yield the functions that a description selects, and their objects.
+def _objects(program: TracedProgram, wanted: Wanted) -> list[TracedObject]:
+    """Return the objects that a description selects.
 
     :raises ProbeError: when it selects none.
     """
@@ -111,6 +127,17 @@ def _functions(program: TracedProgram, wanted: Wanted) -> Iterator[tuple[TracedO
         raise ProbeError(f"{wanted.text}: process {program.process} has no module '{module}', only "
                          f"{modules}",
                          "D_PROC_LIB" if wanted.function == ABSOLUTE else "")
+    return objects
+
+
+def _functions(objects: Sequence[TracedObject], wanted: Wanted,
+               copies: Sequence[tuple[TracedObject, Sequence[Function]]]
+               ) -> Iterator[tuple[TracedObject, Symbol]]:
+    """Yield the functions that a description selects, and their objects.
+
+    :param copies: the inline copies of the function that it names.
+    :raises ProbeError: when it selects neither functions nor inline copies.
+    """
     if wanted.function == ABSOLUTE:
         at = int(wanted.name, 16)
         for one in objects:
@@ -128,11 +155,23 @@ def _functions(program: TracedProgram, wanted: Wanted) -> Iterator[tuple[TracedO
                 known.add(function.address)
                 found = True
                 yield one, function
-    if not found:
+    count = sum(len(inside) for _one, inside in copies)
+    if not found and count and wanted.name not in KINDS:
+        raise ProbeError(f"{wanted.text}: '{wanted.function}' exists only as "
+                         f"{counted(count, 'inline copy')}; use entry or return", "D_PROC_FUNC")
+    if not found and not count:
         near = [] if is_glob(wanted.function) else objects[0].file.symbols.similar(wanted.function)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
+        if not hint and wanted.debug is not None and _may_be_inline(wanted) and not any(
+                program_inline.has_debug_data(one, wanted) for one in objects):
+            hint = "; an inline function has probes only if there is DWARF (compile with -g)"
         raise ProbeError(f"{wanted.text}: {objects[0].name} has no function '{wanted.function}'"
                          f"{hint}", "" if is_glob(wanted.function) else "D_PROC_FUNC")
+
+
+def _may_be_inline(wanted: Wanted) -> bool:
+    """Return whether a description names one function, which may have inline copies."""
+    return bool(wanted.function) and not is_glob(wanted.function) and wanted.function != ABSOLUTE
 
 
 def _of_function(probes: ProbeTable, program: int, one: TracedObject, function: Symbol,

@@ -8,6 +8,7 @@ from typing import ClassVar
 from dwarf.debug_file import DebugDataError
 from dwarf.index import DebugIndex, Function
 from dwarf.types import Types
+from emu.elf.program import ProgramFile
 from emu.host.printable import counted
 from kinst.probes.probe_table import ProbeTable
 from kinst.probes.traced_program import TracedProgram
@@ -29,6 +30,8 @@ class Wanted:
         KinstError.
     :param programs: returns the programs that a process runs, one after the other, by the process
         number; None: those of all processes, also of later ones.  Raises KinstError.
+    :param debug: returns the index of the debug data of a program or shared object, or None if it
+        has none; raises DebugDataError if it is damaged.
     """
 
     text: str
@@ -41,6 +44,7 @@ class Wanted:
     types: Callable[[], Types] | None = None
     program: Callable[[int], TracedProgram] | None = None
     programs: Callable[[int | None], Sequence[TracedProgram]] | None = None
+    debug: Callable[[ProgramFile], DebugIndex | None] | None = None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dwarf.linked_index import OWN, SHIFT
 from emu.elf.image import Image
 from emu.elf.symbols import Symbol
 from kinst.providers import inline
+from kinst.providers.copy_ends import begin
 
 MAX_DEPTH = 256  # maximum nesting depth of inline copies
 FILES = ("DW_AT_decl_file", "DW_AT_call_file")
@@ -90,7 +91,7 @@ def derived(image: Image, index: DebugIndex, sources: Sources, copies: list[Func
         origin = index.subject(copy.number)
         assert origin is not None
         entries = readers[part].copy(_own(index.entry(copy.number)), _own(origin))
-        entry = inline.begin(copy, image.symbols)
+        entry = begin(copy, image.symbols.function_at)
         caller = image.symbols.function_at(entry)
         yield Derivation(
             entries, module.address if module is not None else 0, entry,

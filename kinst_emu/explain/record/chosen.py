@@ -18,7 +18,7 @@ from emu.unicorn.machine import UnicornMachine
 from kinst.probes.breakpoints import Breakpoints, NativeState
 from kinst.probes.kinds import ProbeKind
 from kinst.probes.probe_table import Probe
-from kinst.providers import fbt, inline
+from kinst.providers import copy_ends, fbt, inline
 from kinst.providers.kinst_provider import PROVIDER as KINST
 from kinst.relocation.trap import CpuState
 
@@ -52,7 +52,7 @@ def end_of(text: str) -> tuple[str, str, str, str] | None:
     if match := END.fullmatch(text.strip()):
         return "", match["module"] or "", match["name"], match["end"]
     parts = text.strip().split(":")
-    if len(parts) == 4 and parts[3] in inline.NAMES and parts[0] in ("", KINST, fbt.PROVIDER):
+    if len(parts) == 4 and parts[3] in copy_ends.NAMES and parts[0] in ("", KINST, fbt.PROVIDER):
         return parts[0], parts[1], parts[2], parts[3]
     return None
 

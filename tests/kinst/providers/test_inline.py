@@ -8,8 +8,10 @@ import pytest
 from dwarf.index import Function
 from emu.machine.call import Caller
 from kinst.probes.breakpoints import Breakpoints
+from kinst.probes.inline_copies import InlineCopies
 from kinst.probes.probed_code import ProbeError
 from kinst.providers import inline
+from kinst.providers.copy_ends import MAX_PIECES
 from kinst.relocation.trap import trap_of
 from kinst.relocation.verdict import ConditionalJump
 from tests.kinst.providers.test_provider import run
@@ -81,7 +83,7 @@ def test_two_copies_at_one_address_share_one_probe(booted, table):
 
 def test_a_copy_with_too_many_pieces_is_reported(booted, table):
     pieces = [(table[2].address + 4096 * n, table[2].address + 4096 * n + 1)
-              for n in range(inline.MAX_PIECES + 1)]
+              for n in range(MAX_PIECES + 1)]
     _b, found, offsets = made(booted, Index([pieces, [span(table, 3, 4)]]), "entry")
     assert offsets == [table[3].offset]
     (report,) = found.reports
@@ -268,3 +270,36 @@ def test_inline_probes_fire(booted, table):
     run(booted, "crc32", [0, "abc", 3])
     breakpoints.disable()
     assert breakpoints.dispatcher.probe(found.numbers[0])[4] == 1
+
+
+def test_a_copy_that_is_entered_again_without_a_loop_was_abandoned(booted, table):
+    """The copies of the dispatcher and of its Python twin agree."""
+    branch = next(n for n, i in enumerate(table) if isinstance(i.verdict, ConditionalJump)
+                  and table[0].address < i.verdict.target < i.address)
+    first = next(n for n, i in enumerate(table) if i.address == table[branch].verdict.target)
+    for pieces, loops in (([span(table, first, branch)], True), ([span(table, 1, 2)], False),
+                          ([span(table, 1, 2), (booted.symbol("strlen").address,
+                                                booted.symbol("strlen").address + 1)], True)):
+        breakpoints, found, _offsets = made(booted, Index([pieces]), "entry")
+        native, number = breakpoints.dispatcher, found.numbers[0]
+        assert native.loops_at(number) == loops
+        twin = InlineCopies(native)
+        entered = [twin.enter(number, booted.sp), twin.enter(number, booted.sp)]
+        assert [native.enter_copy(number), native.enter_copy(number)] == entered
+        assert entered == [True, not loops]
+        left = [twin.leave(number), twin.leave(number)]
+        assert [native.leave_copy(number), native.leave_copy(number)] == left == [True, False]
+
+
+def test_a_copy_is_not_forgotten_while_the_thread_is_in_another_stack(booted, table):
+    kept = booted.snapshot()
+    for distance, left in ((64, [True, False]), (1 << 21, [True, True])):
+        breakpoints, found, _offsets = made(booted, Index([[span(table, 1, 2)]]), "entry")
+        native, number = breakpoints.dispatcher, found.numbers[0]
+        twin, sp = InlineCopies(native), booted.sp
+        for at in (sp, sp + distance):  # a signal handler may run in a stack that is higher
+            booted.write_register(booted.arch.sp, at)
+            assert twin.enter(number, at) and native.enter_copy(number)
+        assert [twin.leave(number), twin.leave(number)] == left
+        assert [native.leave_copy(number), native.leave_copy(number)] == left
+        booted.restore(kept)
