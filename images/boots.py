@@ -8,13 +8,14 @@ from pathlib import Path
 from emu.arch.architectures import arch_of
 from emu.elf.image import Image
 from emu.host.errors import KinstError, SnapshotError
-from emu.host.fingerprint import fingerprint, machine_modules
+from emu.host.fingerprint import machine_modules
 from emu.host.printable import plain
 from emu.host.progress import PROGRESS
 from emu.machine.machine import Stop, StopReason, Until
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images.cache import cached_file
+from images.known_digests import known_fingerprint
 from images.login import (
     IDLE,
     LoginError,
@@ -114,7 +115,7 @@ def snapshot_path(image: Image, memory: int) -> Path:
     The name includes a fingerprint of the machine's code, so a changed machine boots again.
     """
     arch = arch_of(image).name
-    made_by = fingerprint(
+    made_by = known_fingerprint(
         (*machine_modules(arch), "images.boots", "images.login", "images.shell"),
         ("unicorn", "dpkt"))
     name = f"{arch}-{image.identity[-32:]}-{memory >> 20}M-{made_by}.kinst"

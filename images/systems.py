@@ -11,7 +11,7 @@ from emu.guests.registry import guest_of
 from emu.host.errors import KinstError
 from images import catalog
 from images.build_date import build_date
-from images.disk_digests import with_known_digests
+from images.known_digests import with_known_digests
 
 NO_CLOCK = -1  # date of a machine without a clock
 

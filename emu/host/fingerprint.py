@@ -5,6 +5,7 @@ import hashlib
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -22,19 +23,27 @@ def fingerprint(modules: tuple[str, ...], distributions: tuple[str, ...] = ()) -
     :raises ImportError: if a module or distribution is not installed.
     """
     digest = hashlib.sha256()
+    for name, path in files_of(modules):
+        content = path.read_bytes()
+        digest.update(f"{name} {path.name} {len(content)}\n".encode() + content)
+    for name in distributions:
+        digest.update(f"{name} {version_of(name)}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def files_of(modules: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
+    """Yield the files of modules, each with the module's name, as ``fingerprint`` reads them.
+
+    :raises ImportError: if a module is not installed.
+    """
     for name in modules:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
             raise ImportError(f"module {name} cannot be found")
         origin = Path(spec.origin)
-        files = [origin] if spec.submodule_search_locations is None else sorted(
-            path for path in origin.parent.iterdir() if path.name.endswith(SUFFIXES))
-        for path in files:
-            content = path.read_bytes()
-            digest.update(f"{name} {path.name} {len(content)}\n".encode() + content)
-    for name in distributions:
-        digest.update(f"{name} {version_of(name)}\n".encode())
-    return digest.hexdigest()[:16]
+        yield from ((name, path) for path in (
+            [origin] if spec.submodule_search_locations is None else sorted(
+                path for path in origin.parent.iterdir() if path.name.endswith(SUFFIXES))))
 
 
 def machine_modules(arch: str) -> tuple[str, ...]:

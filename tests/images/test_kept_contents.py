@@ -9,6 +9,7 @@ import pytest
 
 from emu.elf.boot_options import COPIED, BootOptions, disk_image
 from emu.host.errors import KinstError
+from emu.host.fingerprint import fingerprint
 from emu.machine.machine import Until
 from emu.replay.inputs import ReplayError
 from emu.replay.kept import kept_from_json
@@ -18,9 +19,10 @@ from emu.replay.recording import KEPT, Recorder, Recording
 from emu.replay.starts import BOOT, STATE
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
+from images import known_digests
 from images.boots import boot_to_prompt
-from images.disk_digests import with_known_digests
 from images.kept_contents import KeptContents
+from images.known_digests import with_known_digests
 from tests.conftest import MEMORY
 
 
@@ -164,3 +166,30 @@ def test_a_store_that_cannot_be_written_says_what_to_do(tmp_path):
     states.write_text("in the way")
     with pytest.raises(KinstError, match=r"cannot be written: .*--self-contained"):
         KeptContents(path).keep(b"content")
+
+
+def test_a_fingerprint_is_kept_until_a_file_changes(tmp_path, monkeypatch):
+    folder = tmp_path / "known_here"
+    folder.mkdir()
+    for name in ("__init__", "one"):
+        (folder / f"{name}.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    computed = []
+
+    def counted(modules, distributions=()):
+        computed.append(modules)
+        fingerprint.cache_clear()
+        return fingerprint(modules, distributions)
+
+    monkeypatch.setattr(known_digests, "fingerprint", counted)
+    first = known_digests.known_fingerprint(("known_here",), ("unicorn",))
+    assert first == known_digests.known_fingerprint(("known_here",), ("unicorn",)) != (
+        known_digests.known_fingerprint(("known_here",)))
+    assert len(computed) == 2
+    (folder / "one.py").write_text("A = 1\n")
+    assert known_digests.known_fingerprint(("known_here",), ("unicorn",)) != first
+    for path in (tmp_path / "cache" / "digests").iterdir():
+        path.write_text("no digest\n")
+    assert len(known_digests.known_fingerprint(("known_here",))) == 16
+    assert len(computed) == 4
+    fingerprint.cache_clear()
