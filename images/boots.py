@@ -1,8 +1,10 @@
 """Boot kernels to their prompt, or restore earlier boots from the user's cache."""
 
 import contextlib
+import os
 import sys
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 from emu.arch.architectures import arch_of
@@ -30,6 +32,7 @@ MEMORY = 512 << 20
 LIMIT = 20_000_000_000  # maximum number of instructions of a boot; GENERIC needs less than 2 %
 SETTLING = 20_000_000  # maximum number of instructions from the prompt to the wait for input
 HANDOVER = 1e-5  # thread switch interval in seconds; a restore takes the GIL about 200 times
+KEPT_RAM = 6  # maximum number of files from which RAM is mapped, each as large as the RAM in use
 KEPT = 4  # maximum number of cached boots per kernel, made by different versions of kinst-emu
 
 
@@ -122,11 +125,40 @@ def snapshot_path(image: Image, memory: int) -> Path:
     return cached_file("snapshots", name)
 
 
+def ram_path(digest: str) -> Path:
+    """Return the path of the file from which the RAM of a cached boot is mapped.
+
+    The name includes the host's current boot, because a crash of the host may have damaged older
+    files.  Only the files that were used last are kept.
+
+    :param digest: of the cached boot.
+    """
+    path = cached_file("ram", f"{digest[:32]}-{_host_boot()}.ram")
+    with contextlib.suppress(OSError):
+        if path.exists():
+            os.utime(path)
+        else:
+            _keep_latest(path.parent.glob("*.ram"), KEPT_RAM)
+    return path
+
+
+def _host_boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()[:8]
+    except OSError:  # another kind of host
+        return str(os.getpid())
+
+
 def _drop_older(path: Path) -> None:
     """Delete all but the latest cached boots of one kernel."""
     kernel = path.name.rpartition("-")[0]
-    times = {other: other.stat().st_mtime for other in path.parent.glob(f"{kernel}-*.kinst")}
-    for other in sorted(times, key=times.__getitem__, reverse=True)[KEPT:]:
+    _keep_latest(path.parent.glob(f"{kernel}-*.kinst"), KEPT)
+
+
+def _keep_latest(paths: Iterable[Path], count: int) -> None:
+    """Delete all but the latest of some files."""
+    times = {other: other.stat().st_mtime for other in paths}
+    for other in sorted(times, key=times.__getitem__, reverse=True)[count:]:
         other.unlink(missing_ok=True)
 
 
@@ -140,7 +172,7 @@ def booted(image: Image, memory: int = MEMORY, limit: int = LIMIT) -> UnicornMac
     if path.exists():
         try:
             with PROGRESS.working(f"restoring the boot of {image.path}"):
-                return _with_files(snapshot.restore(path, image))
+                return _with_files(snapshot.restore(path, image, ram_path))
         except SnapshotError:
             pass  # the cached boot is unusable: boot again below
     with PROGRESS.working(f"booting {image.path} (later runs restore this boot)"):
@@ -203,7 +235,7 @@ class BootAhead:
             with contextlib.suppress(KinstError, OSError):
                 path = snapshot_path(self.image, self.memory)
                 if path.exists():
-                    self._machine = _with_files(snapshot.restore(path, self.image))
+                    self._machine = _with_files(snapshot.restore(path, self.image, ram_path))
         finally:
             sys.setswitchinterval(self._interval)
 

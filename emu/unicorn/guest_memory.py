@@ -1,6 +1,6 @@
 """Guest RAM as a private mapping in the host, with copy-on-write snapshots.
 
-RAM is anonymous memory, or a private mapping of the part of a memory file that holds a snapshot.
+RAM is anonymous memory, or a private mapping of the part of a file that holds a snapshot.
 The host's kernel copies each page that the guest then writes, and restoring the snapshot drops the
 copies.  The host address never changes, so Unicorn's pointers stay valid.  All snapshots of a
 machine share one file, so they need only one file descriptor.
@@ -12,14 +12,15 @@ import os
 import re
 import weakref
 from collections.abc import Iterator
-from typing import NoReturn, Self
+from operator import index
+from typing import NoReturn, Protocol, Self
 
 PAGE = 4096
 ENTRY = 8  # size in bytes of an entry in /proc/self/pagemap; the flags are bits of its last byte
 _PRESENT, _SWAPPED, _FILE = 0x80, 0x40, 0x20
 _CHANGED = bytes(bool(top & (_PRESENT | _SWAPPED)) and not top & _FILE for top in range(256))
 _RUN = re.compile(b"\x01+")
-MAP_FIXED, MADV_DONTNEED = 0x10, 4
+MAP_FIXED, MADV_DONTNEED, MADV_POPULATE_WRITE = 0x10, 4, 23
 _FALLOC_FL_KEEP_SIZE, _FALLOC_FL_PUNCH_HOLE = 1, 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -85,15 +86,30 @@ class StateFile:
             self._free.append(at)
 
 
-class MemoryImage:
-    """Immutable copy of the contents of RAM, stored in a part of a memory file.
+class SourceFile(Protocol):
+    """A file with the contents of RAM, or several of them; see ``StateFile``."""
 
-    The part is emptied when the last reference to the image is gone.  A copy is the same object.
+    descriptor: int
+    size: int
+
+    def take(self) -> int:
+        """Return the offset of a part that belongs to the caller."""
+        ...
+
+    def give_back(self, at: int, forks: int) -> None:
+        """Release a part."""
+        ...
+
+
+class MemoryImage:
+    """Immutable copy of the contents of RAM, stored in a part of a file.
+
+    The part is released when the last reference to the image is gone.  A copy is the same object.
 
     :raises OSError: if the host has no memory for it.
     """
 
-    def __init__(self, file: StateFile) -> None:
+    def __init__(self, file: SourceFile) -> None:
         self.file, self.at = file, file.take()
         weakref.finalize(self, file.give_back, self.at, _Forks.count)
 
@@ -142,6 +158,15 @@ class GuestMemory:
         """
         if self.base is None and _libc.madvise(self.address, self.size, MADV_DONTNEED) != 0:
             raise OSError(ctypes.get_errno(), "madvise")
+
+    def prepare(self, first: int, count: int) -> None:
+        """Let the host allocate pages that are about to be written, all at once.
+
+        This is faster than a page fault for each of them.
+
+        :raises TypeError: if a number is not an integer.
+        """
+        _libc.madvise(self.address + index(first) * PAGE, index(count) * PAGE, MADV_POPULATE_WRITE)
 
     def _changed(self) -> bytearray:
         """Return one byte per page: 1 if the page was written since the last snapshot."""

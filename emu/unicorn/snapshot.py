@@ -6,9 +6,11 @@ zstd frame with the pages that the header lists, in that sequence).  Integers ar
 Pages that the kernel's file contains are not stored; the header gives their segment and offset.
 """
 
+import contextlib
 import hashlib
 import json
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,9 @@ from emu.host.bounded_json import fits, read_json
 from emu.host.errors import ImageError, SnapshotError
 from emu.host.input_file import taken
 from emu.host.printable import printable
+from emu.unicorn import ram_file
 from emu.unicorn._engine import EngineError
-from emu.unicorn.guest_memory import PAGE
+from emu.unicorn.guest_memory import PAGE, MemoryImage
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.state import MachineState
 
@@ -35,6 +38,7 @@ MAX_FILE = 64 << 30  # maximum size of a snapshot file in bytes
 MAX_HEADER = 64 << 20
 MAX_VALUES = 1 << 22  # maximum number of JSON values in a header
 MAX_CONSOLE = 16 << 20
+LARGE = 4096  # minimum number of pages in RAM that is mapped rather than copied
 LEVEL = -1  # fast compression, since commands wait for it: half the time, 25% more disk space
 ZERO = bytes(PAGE)
 
@@ -148,12 +152,31 @@ def _image_pages(image: Image) -> dict[bytes, tuple[int, int]]:
     return pages
 
 
-def restore(path: Path, image: Image) -> UnicornMachine:
+def restore(path: Path, image: Image, mapped: Callable[[str], Path] | None = None
+            ) -> UnicornMachine:
     """Create a machine in the state of a snapshot file.
 
+    :param mapped: returns where to keep a file from which RAM is mapped, by the snapshot's digest;
+        None: RAM is always copied from the snapshot.
     :raises SnapshotError: if the file is damaged, has another format or belongs to another image.
     """
+    place = None if mapped is None else mapped(_digest_of(path))
+    if place is not None:
+        ram = ram_file.opened(place, MAX_HEADER)
+        if ram is not None:
+            with contextlib.suppress(OSError, SnapshotError):
+                return _restored(path, image, ram.header, None, ram, None)
     header, body = _read(path)
+    return _restored(path, image, header, body, None, place)
+
+
+def _restored(path: Path, image: Image, text: bytes | memoryview, body: memoryview | None,
+              ram: ram_file.RamFile | None, place: Path | None) -> UnicornMachine:
+    """Create a machine from a snapshot's header, and its memory part or a file with RAM.
+
+    :param place: where to write such a file; None: nowhere.
+    """
+    header = _header(text, path)
     try:
         if header["architecture"] != arch_of(image).name or not image.is_known_as(
                 str(header["build_id"])):
@@ -163,8 +186,18 @@ def restore(path: Path, image: Image) -> UnicornMachine:
                 "the snapshot's kernel, disks and boot options"
             )
         machine = UnicornMachine(image, memory=int(header["memory"]))
-        _restore_image(machine, header.get("image", []), path)
-        _restore_memory(machine, header["pages"], body, path)
+        if ram is not None:
+            if ram.size != machine.memory:
+                raise SnapshotError(f"{path}: belongs to a machine with another size of memory")
+            machine.memory_part.restore(MemoryImage(ram))
+        if body is not None:
+            _restore_image(machine, header.get("image", []), path)
+            _restore_memory(machine, header["pages"], body, path)
+        ranges = [*header["pages"], *header.get("image", [])]
+        pages = [(first, count) for first, count, *_place in ranges]
+        if place is not None and sum(count for _first, count in pages) >= LARGE:
+            with contextlib.suppress(OSError):  # only the next restore will be slower
+                ram_file.write(place, machine.memory_part, pages, bytes(text))
         machine.restore_state(from_json(header["state"]))
     except DAMAGE as error:
         raise SnapshotError(f"{path}: damaged header ({type(error).__name__}: "
@@ -172,7 +205,18 @@ def restore(path: Path, image: Image) -> UnicornMachine:
     return machine
 
 
-def _read(path: Path) -> tuple[dict[str, Any], memoryview]:
+def _digest_of(path: Path) -> str:
+    """Return the digest in a snapshot file, in hexadecimal, or "" if there is none."""
+    with contextlib.suppress(OSError, struct.error), path.open("rb") as file:
+        return str(HEAD.unpack(file.read(HEAD.size))[4].hex())
+    return ""
+
+
+def _read(path: Path) -> tuple[memoryview, memoryview]:
+    """Return the compressed header and the memory part of a snapshot file.
+
+    :raises SnapshotError: if the file is damaged or has another format.
+    """
     try:
         raw = taken(path, MAX_FILE, MAGIC).content
     except ImageError as error:
@@ -191,9 +235,13 @@ def _read(path: Path) -> tuple[dict[str, Any], memoryview]:
     view = raw[HEAD.size :]
     if hashlib.sha256(view).digest() != digest:
         raise SnapshotError(f"{path}: damaged: checksum mismatch; create it again")
+    return view[:head_size], view[head_size:]
+
+
+def _header(compressed: bytes | memoryview, path: Path) -> dict[str, Any]:
     try:
         # A compressed frame may claim any size, so limit the number of bytes to read.
-        text = zstandard.ZstdDecompressor().stream_reader(view[:head_size]).read(MAX_HEADER + 1)
+        text = zstandard.ZstdDecompressor().stream_reader(compressed).read(MAX_HEADER + 1)
         if len(text) > MAX_HEADER:
             raise ValueError
         header = read_json(text, MAX_VALUES)
@@ -201,7 +249,7 @@ def _read(path: Path) -> tuple[dict[str, Any], memoryview]:
         raise SnapshotError(f"{path}: damaged header; create it again") from None
     if not isinstance(header, dict):
         raise SnapshotError(f"{path}: damaged header; create it again")
-    return header, view[head_size:]
+    return header
 
 
 def _restore_image(machine: UnicornMachine, same: list[list[int]], path: Path) -> None:
@@ -212,6 +260,7 @@ def _restore_image(machine: UnicornMachine, same: list[list[int]], path: Path) -
                 and at + count * PAGE <= len(segments[segment].data)):
             raise SnapshotError(f"{path}: damaged: it refers to pages outside memory or outside "
                                 "the kernel's file; create it again")
+        machine.memory_part.prepare(first, count)
         machine.memory_part.view[first * PAGE : (first + count) * PAGE] = (
             segments[segment].data[at : at + count * PAGE])
         end = first + count
@@ -228,6 +277,7 @@ def _restore_memory(
             if not (first >= 0 and count > 0 and first + count <= limit):
                 raise SnapshotError(f"{path}: damaged: it refers to pages outside memory; create "
                                     "it again")
+            machine.memory_part.prepare(first, count)
             part = view[first * PAGE : (first + count) * PAGE]
             at = 0
             while at < len(part):

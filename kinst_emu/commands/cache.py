@@ -10,8 +10,10 @@ from emu.host.atomic_file import PART
 from emu.host.errors import KinstError
 from images.cache import cache_directory
 
+BLOCK = 512  # unit in bytes of st_blocks (stat(2)); files with RAM have holes
 STATES = "states"  # kind of the files that cannot be made again
-KINDS = {"snapshots": ".kinst", "dwarf": ".index", STATES: ".state", "digests": ".sha256"}
+KINDS = {"snapshots": ".kinst", "dwarf": ".index", STATES: ".state", "digests": ".sha256",
+         "ram": ".ram"}
 
 EXAMPLES = (
     "kinst cache",
@@ -41,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         for path in _files(directory, kinds):
             with contextlib.suppress(FileNotFoundError):  # another process may have removed a file
-                sizes[path] = path.stat().st_size
+                sizes[path] = path.stat().st_blocks * BLOCK
                 if clear:
                     path.unlink()
     except OSError as error:

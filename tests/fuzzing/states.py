@@ -87,7 +87,8 @@ def once(rng, ground):
 
 def _replace(path, state):
     """Replace the state in a snapshot's header and update the checksum."""
-    header, body = snapshot._read(path)
+    head, body = snapshot._read(path)
+    header = snapshot._header(head, path)
     head = zstandard.ZstdCompressor().compress(json.dumps({**header, "state": state}).encode())
     path.write_bytes(snapshot.HEAD.pack(
         snapshot.MAGIC, snapshot.FORMAT, len(head), len(body),
