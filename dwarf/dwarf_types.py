@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 PREFIXES = {0x04: "enum ", 0x13: "struct ", 0x17: "union ", 0x16: "", 0x24: ""}
 QUALIFIERS = {"DW_TAG_const_type": "const", "DW_TAG_volatile_type": "volatile",
               "DW_TAG_restrict_type": "restrict", "DW_TAG_atomic_type": "_Atomic"}
+MOST_REFERENCES = 8  # maximum number of entries that refer to one another
 AGGREGATES = {"DW_TAG_structure_type": "struct", "DW_TAG_class_type": "struct",
               "DW_TAG_union_type": "union"}
 # DW_ATE codes (DWARF 5, 7.8)
@@ -139,6 +140,22 @@ class DwarfTypes(c.Types):
     def _starting(self, name: str, start: int) -> Function | None:
         return next((f for f in self._index.named(name) if not f.inlined and any(
             low == start for low, _high in f.pieces)), None)
+
+    def linkage_name(self, function: Function) -> str:
+        """Return the name of a function's symbol if it differs from its name, as in C++, or ""."""
+        place = self._index.subject(function.number)
+        if place is None:
+            return ""
+        with self._entries.reading():
+            entry = self._entries.entry(*place)
+            for _ in range(MOST_REFERENCES):
+                for name in ("DW_AT_linkage_name", "DW_AT_MIPS_linkage_name"):
+                    if name in entry.attributes and isinstance(entry.attributes[name].value, bytes):
+                        return shown(entry.attributes[name].value)
+                if "DW_AT_specification" not in entry.attributes:
+                    break
+                entry = entry.get_DIE_from_attribute("DW_AT_specification")
+        return ""
 
     def inlined(self, copy: Function, address: int, frame: "Frame | None" = None
                 ) -> tuple[c.Procedure, "list[Place | None]"] | None:

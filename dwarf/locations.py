@@ -12,10 +12,13 @@ from elftools.dwarf.die import DIE
 from elftools.dwarf.dwarf_expr import DWARFExprOp, DWARFExprParser
 from elftools.dwarf.locationlists import BaseAddressEntry, LocationEntry, LocationLists
 
-from dwarf.debug_file import sections
+from dwarf.debug_file import DebugDataError, sections
+from dwarf.eh_frames import EhFrames
 from dwarf.entries import Entries
 from dwarf.frames import Frames
 from dwarf.index import DebugIndex, Function
+from emu.elf.reader import ET_REL, SHT_NOBITS
+from emu.host.errors import ImageError
 
 MAX_LIST = 1 << 16  # maximum size of a location list in bytes
 MAX_OPERATIONS = 64  # maximum number of operations in an expression
@@ -540,6 +543,15 @@ class Locations:
 
     @property
     def _call_frames(self) -> Frames:
+        """Call frame information; that of most programs is in .eh_frame only."""
         if self._frames is None:
-            self._frames = Frames(self._section(".debug_frame"))
+            content, elf = self._section(".debug_frame"), self._entries.file
+            eh_frame = elf.section(".eh_frame")
+            if content or eh_frame is None or eh_frame.kind == SHT_NOBITS or elf.kind == ET_REL:
+                self._frames = Frames(content)
+            else:
+                try:
+                    self._frames = EhFrames(bytes(elf.content(eh_frame)), eh_frame.address)
+                except ImageError as error:
+                    raise DebugDataError(str(error)) from None
         return self._frames

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dtrace.debug.debug_data import FileSources, NoSuchFile
-from dtrace.debug.program_types import dwarf_of, program_index
+from dtrace.debug.program_functions import program_functions
+from dtrace.debug.program_types import dwarf_of
 from dtrace.descriptions.code_places import ADDRESS, LINE, OFFSET, code_places, number_of
 from dtrace.descriptions.providers import PROVIDERS
 from dwarf.debug_file import DebugDataError
@@ -100,7 +101,7 @@ def create(
                 text = f"{wanted.provider}:{module}:{function}:{name}"
             made = _made(breakpoints, meant, Wanted(
                 text, function, name, unsafe, index, module, wanted.provider, types,
-                program, programs, program_index))
+                program, programs, program_functions))
             created.numbers.extend(made.numbers)
             created.text.extend(made.text)
             created.reports.extend(made.reports)

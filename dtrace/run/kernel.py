@@ -109,9 +109,8 @@ class KernelSurroundings:
 
     def located(self, index: int, typed: bool) -> Located | None:
         """Return the locations of an argument at the probes of the current clause."""
-        copies = any(probe.inlined for probe in self._clause)
-        if copies:
-            return self._at_copies(index)
+        if any(probe.inlined for probe in self._clause):
+            return self._at_copies(index, typed)
         places: dict[int, Place | None] = {}
         parameters: dict[str, tuple[str, Procedure]] = {}
         with PROGRESS.working(f"locating argument {index}"):
@@ -137,7 +136,7 @@ class KernelSurroundings:
                 raise KinstError(f"index {index} is out of range for args[ ]: "
                                  f"{declare(procedure, name)}")
             parameter = procedure.parameters[index]
-            what, kind = f"args[{index}] ('{parameter.name}' of {name})", parameter.type
+            what, kind = _said(index, parameter.name, name), parameter.type
         return Located(what, kind, places, len(places) < len(self._clause), "",
                        lambda kept, count: self._once(
                            f"{what} is available at {kept} of {count} probes; a clause that reads "
@@ -213,43 +212,66 @@ class KernelSurroundings:
         """Locations of the arguments of the kernel's functions."""
         return Arguments(self.probes.breakpoints, self.types)
 
-    def _at_copies(self, index: int) -> Located | None:
-        """Return the locations of an inline function's parameter in the inline copies."""
+    def _at_copies(self, index: int, typed: bool) -> Located | None:
+        """Return the locations of an inline function's parameter in the inline copies.
+
+        The clause may also have probes on functions.
+        """
         places: dict[int, Place | None] = {}
         procedures: dict[str, tuple[str, Procedure]] = {}  # formatted prototype -> (name, type)
+        copies = [probe for probe in self._clause if probe.inlined]
         with PROGRESS.working(f"locating args[{index}]"):
+            for probe in copies:
+                places[probe.number] = self._at_copy(probe, index, procedures)
+            own = next(iter(procedures.values()), None)
             for probe in self._clause:
-                locations: set[Place | None] = set()
-                inside = self.probes.program_function(probe)
-                types = (types_when_moved(inside[0].file, inside[0].moved)
-                         if inside is not None else self.types)
-                for copy, address in self.probes.entered(probe):
-                    known = (types.inlined(copy, address)
-                             if isinstance(types, DwarfTypes | LinkedTypes) else None)
-                    procedure, places_of_copy = known if known is not None else (NOTHING, [])
-                    if id(procedure) not in self._spelled:
-                        self._spelled[id(procedure)] = procedure, _spelled(procedure)
-                    procedures[self._spelled[id(procedure)][1]] = copy.name, procedure
-                    locations.add(places_of_copy[index] if index < len(places_of_copy) else None)
-                if locations:  # all copies at an address must have the parameter in the same place
-                    places[probe.number] = locations.pop() if len(locations) == 1 else None
-        if not places:
+                if probe.inlined:
+                    continue
+                self._note_type(probe, found := dict[str, tuple[str, Procedure]]())
+                procedures |= found
+                if typed and not found:
+                    places[probe.number] = None  # its arguments have unknown types
+                elif not self._in_context(probe, index, typed):
+                    places[probe.number] = self._place(probe, index, typed)
+        if own is None:
             return None
-        (name, procedure), *others = procedures.values()
-        if others:
-            raise KinstError("args[]: not all probed inline functions have the same type as "
-                             f"{name}")
+        name, procedure = own
+        if len(procedures) > 1:
+            if typed:
+                raise KinstError("args[]: not all probed functions have the same type as "
+                                 f"{name}")
+            places |= dict.fromkeys((probe.number for probe in copies), None)
         if index >= len(procedure.parameters):
             raise KinstError(f"index {index} is out of range for args[ ]: "
                              f"{declare(procedure, name)}")
         parameter = procedure.parameters[index]
-        what = f"args[{index}] ('{parameter.name}' of {name})"
+        what = _said(index, parameter.name, name)
+        where = "its only inline copy" if len(copies) == 1 else f"all {len(copies)} inline copies"
         return Located(
-            what, parameter.type, places, len(places) < len(self._clause),
-            f"{what} is optimized out at all {len(places)} inline copies",
+            what, parameter.type if len(procedures) == 1 else LONG, places,
+            len(places) < len(self._clause),
+            f"{what} is optimized out at {where}" if len(places) == len(copies) else "",
             lambda kept, count: self._once(
                 f"{what} is available at {kept} of {count} inline copies; a clause that reads it "
                 "at another copy ends with an error"))
+
+    def _at_copy(self, probe: ListedProbe, index: int,
+                 procedures: dict[str, tuple[str, Procedure]]) -> Place | None:
+        """Return the location of a parameter where an inline copy is entered; note its type."""
+        inside = self.probes.program_function(probe)
+        types = (types_when_moved(inside[0].file, inside[0].moved)
+                 if inside is not None else self.types)
+        found: set[Place | None] = set()
+        for copy, address in self.probes.entered(probe):
+            known = (types.inlined(copy, address)
+                     if isinstance(types, DwarfTypes | LinkedTypes) else None)
+            procedure, places = known if known is not None else (NOTHING, [])
+            if id(procedure) not in self._spelled:
+                self._spelled[id(procedure)] = procedure, _spelled(procedure)
+            procedures[self._spelled[id(procedure)][1]] = copy.name, procedure
+            found.add(places[index] if index < len(places) else None)
+        # All copies at an address must have the parameter in the same place.
+        return found.pop() if len(found) == 1 else None
 
     def _once(self, text: str) -> None:
         if text not in self._said:
@@ -363,6 +385,12 @@ class KernelSurroundings:
                 continue
             return self.types.function(probe.function, symbol.address)
         return None
+
+
+def _said(index: int, parameter: str, function: str) -> str:
+    """Return a description of an argument; ``this`` of C++ has no name in the debug data."""
+    return (f"args[{index}] ('{parameter}' of {function})" if parameter
+            else f"args[{index}] of {function}")
 
 
 # Bits that mark an address as an instruction or a return address in stacks with inline functions.

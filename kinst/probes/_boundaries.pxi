@@ -8,10 +8,13 @@ This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 cdef class ProbeBoundaries(ProbeSites):
     """Part of the dispatcher that probes the entries and exits of functions and inline copies."""
 
-    def add_copy(self, list ranges):
-        """Add an inline copy with code in the ranges [low, high), and return the copy's number."""
+    def add_copy(self, list ranges, uint64_t order=0):
+        """Add an inline copy with code in the ranges [low, high), and return the copy's number.
+
+        :param order: less than that of a copy inside of this one; the outer one is entered first.
+        """
         self.unchanging()
-        return inline_add(&self.d, ranges)
+        return inline_add(&self.d, ranges, order)
 
     def add_copy_ends(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
                       uint64_t size, uint32_t function, int provider, copies, bint entry,
@@ -70,6 +73,10 @@ cdef class ProbeBoundaries(ProbeSites):
                               or self.reached(copy, address, pieces, count, ways, unseen, True)
                               or [first])
                 inside = self.in_ranges(copy, address, offsets, where)
+                if first is not None and not alone:
+                    firsts = sorted({self.past_padding(
+                        one, copy, address, code, start, pieces, count, where, padding)
+                        for one in firsts})
                 for one in firsts:
                     if one not in where:
                         entered.append((one, -1))
@@ -227,6 +234,23 @@ cdef class ProbeBoundaries(ProbeSites):
             free(waiting)
         found.sort()
         return found
+
+    cdef object past_padding(self, one, uint32_t copy, uint64_t address,
+                             const uint8_t[::1] code, uint64_t start, const Piece *pieces,
+                             uint64_t count, dict where, padding):
+        """Return the offset of the first instruction of a copy that is not padding, from one on.
+
+        Padding in front of a loop is executed once, and the loop does not come back to it.
+        """
+        cdef int64_t i = where.get(one, -1)
+        while i >= 0 and padding(bytes(code[start + pieces[i].at :
+                                            start + pieces[i].at + pieces[i].length])):
+            if i + 1 >= <int64_t>count or (
+                    pieces[i + 1].at != pieces[i].at + pieces[i].length) or (
+                    not inline_in_copy(&self.d, copy, address + pieces[i + 1].at)):
+                return one
+            i += 1
+        return one if i < 0 else int(pieces[i].at)
 
     cdef list in_ranges(self, uint32_t copy, uint64_t address, offsets, where):
         """Return the indices of a function's instructions that are in an inline copy."""

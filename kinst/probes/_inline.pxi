@@ -19,8 +19,11 @@ cdef inline bint inline_in_copy(Dispatch *d, uint32_t copy, uint64_t pc) noexcep
     return False
 
 
-cdef uint32_t inline_add(Dispatch *d, list ranges) except? 0xFFFFFFFF:
-    """Add an inline copy with code in the ranges [low, high), and return the copy's number."""
+cdef uint32_t inline_add(Dispatch *d, list ranges, uint64_t order) except? 0xFFFFFFFF:
+    """Add an inline copy with code in the ranges [low, high), and return the copy's number.
+
+    :param order: less than that of a copy inside of this one.
+    """
     cdef void *more
     cdef uint64_t low, high, room
     if not 0 < len(ranges) <= MAX_RANGES:
@@ -37,7 +40,7 @@ cdef uint32_t inline_add(Dispatch *d, list ranges) except? 0xFFFFFFFF:
         if more == NULL:
             raise MemoryError
         d.ranges, d.range_room = <CodeRange *>more, <uint32_t>room
-    d.copies[d.copy_count] = InlineCopy(d.range_count, <uint32_t>len(ranges))
+    d.copies[d.copy_count] = InlineCopy(d.range_count, <uint32_t>len(ranges), order)
     for low, high in ranges:
         d.ranges[d.range_count] = CodeRange(low, high)
         d.range_count += 1
@@ -112,9 +115,10 @@ cdef bint inline_enter(Dispatch *d, const Probe *p, int program) noexcept nogil:
         if t.active[i].copy == copy:
             if t.active[i].sp == sp and p.loops:
                 return False
-            if t.active[i].sp > sp:
+            # A thread of a program may have several stacks, in any place.
+            if t.active[i].sp > sp and not program:
                 break  # this entry belongs to an outer call of the same function
-            if sp - t.active[i].sp < STACK_REACH:  # otherwise, it is in another stack
+            if t.active[i].sp == sp or t.active[i].sp < sp and not program:
                 inline_forget_active(t, <uint32_t>i)  # the copy's stack frame no longer exists
         i -= 1
     if t.active_count == t.active_room:
@@ -149,18 +153,30 @@ cdef bint inline_leads_back(Dispatch *d, uint32_t copy, uint64_t begin, uint64_t
 
 
 cdef bint inline_leave(Dispatch *d, uint32_t copy, int program) noexcept nogil:
-    """Record that the running thread has left a copy; return false if the thread was outside."""
+    """Record that the running thread has left a copy; return false if the thread was outside.
+
+    In the kernel, it leaves the copy that it entered last.  In a program, which may have switched
+    to another stack since then, it leaves the one whose stack pointer is closest.
+    """
     cdef TailThread *t = inline_current_tails(d, program, False)
+    cdef uint64_t sp = op_get(d, d.sp)
+    cdef uint64_t least = ~<uint64_t>0
+    cdef uint64_t distance
     cdef int64_t i
+    cdef int64_t found = -1
     if t == NULL:
         return False
     i = <int64_t>t.active_count - 1
-    while i >= 0:
+    while i >= 0 and (program or found < 0):
         if t.active[i].copy == copy:
-            inline_forget_active(t, <uint32_t>i)
-            return True
+            distance = t.active[i].sp - sp if t.active[i].sp > sp else sp - t.active[i].sp
+            if found < 0 or distance < least:
+                found, least = i, distance
         i -= 1
-    return False
+    if found < 0:
+        return False
+    inline_forget_active(t, <uint32_t>found)
+    return True
 
 
 cdef void inline_forget_active(TailThread *t, uint32_t index) noexcept nogil:
@@ -195,19 +211,8 @@ cdef void inline_fire(Dispatch *d, const Site *s, uint32_t probe) noexcept nogil
 
 cdef uint32_t inline_probe(Dispatch *d, uint32_t site, uint32_t function, int provider, uint32_t copy,
                          int role, bint silent) except? 0xFFFFFFFF:
-    """Add a probe of an inline copy; a silent probe never fires but tracks the copy.
-
-    The probes of entries precede the other probes of a site, since a copy of one instruction is
-    entered before it is left.
-    """
-    cdef uint32_t i = d.sites[site].first
+    """Add a probe of an inline copy; a silent probe never fires but tracks the copy."""
     cdef uint32_t made = table_new_probe(d, site, function, provider)
     d.probes[made].copy, d.probes[made].role, d.probes[made].silent = copy, role, silent
-    if i == NONE or role == ENTERS:
-        d.probes[made].next = i
-        d.sites[site].first = made
-        return made
-    while d.probes[i].next != NONE:
-        i = d.probes[i].next
-    d.probes[i].next = made
+    table_link(d, site, made)
     return made

@@ -188,6 +188,24 @@ cdef void program_differs(Dispatch *d, int program, uint64_t address) noexcept w
         "probes were created from"))
 
 
+cdef bint program_cannot_decide(Dispatch *d, const Site *s) noexcept nogil:
+    """Whether a jump will fault, so that it is still unknown whether probes at it fire.
+
+    The jump reads its target from memory that the kernel has yet to provide; then it is executed
+    again.
+    """
+    cdef const Template *t = &d.templates.all[s.template]
+    cdef uint32_t i = s.first
+    cdef uint64_t pc = 0
+    if t.op != INDIRECT or t.extra or op_way(d, t, s, &pc):
+        return False
+    while i != NONE:
+        if d.probes[i].high or d.probes[i].role == WAY_OUT:
+            return True
+        i = d.probes[i].next
+    return False
+
+
 cdef void on_instruction(void *uc, uint64_t address, uint32_t size, void *data) noexcept nogil:
     """Engine callback: an instruction in an address range with probes is about to be executed."""
     cdef Dispatch *d = <Dispatch *>data
@@ -213,6 +231,10 @@ cdef void on_instruction(void *uc, uint64_t address, uint32_t size, void *data) 
         program_differs(d, program, address)
         program_left_in_block(c, address, program_behind_start(d, s, address))
         return
+    d.framed = False
+    d.at = address
+    if program_cannot_decide(d, s):
+        return
     if c.instructions < d.programs.latest:
         program_forget_left(&d.programs)
     d.programs.latest = c.instructions
@@ -227,8 +249,6 @@ cdef void on_instruction(void *uc, uint64_t address, uint32_t size, void *data) 
             program_left_at(&d.programs, Left(c.thread_word[0], i, True, rest))
     if again:
         return
-    d.framed = False
-    d.at = address
     c.instructions += behind
     firing_fire(d, s)
     c.instructions -= behind

@@ -4,6 +4,14 @@ This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 """
 
 
+# Order of the probes at an instruction
+cdef enum:
+    AT_INSTRUCTION
+    COPY_ENTERED
+    COPY_LEFT
+    FUNCTION_LEFT
+
+
 cdef inline uint32_t table_find(Dispatch *d, uint64_t address) noexcept nogil:
     cdef uint64_t i
     if d.hash == NULL:
@@ -92,18 +100,50 @@ cdef uint32_t table_probe_at(Dispatch *d, uint32_t site, uint32_t function,
                       int provider) except? 0xFFFFFFFF:
     """Return a function's probe at a site for a provider; create the probe if necessary."""
     cdef uint32_t i = d.sites[site].first
-    cdef uint32_t last = NONE
     while i != NONE:
-        if d.probes[i].function == function and d.probes[i].provider == provider:
+        if d.probes[i].function == function and d.probes[i].provider == provider and (
+                not d.probes[i].role):
             return i
-        last = i
         i = d.probes[i].next
     i = table_new_probe(d, site, function, provider)
-    if last == NONE:
-        d.sites[site].first = i
-    else:
-        d.probes[last].next = i
+    table_link(d, site, i)
     return i
+
+
+cdef void table_link(Dispatch *d, uint32_t site, uint32_t probe) noexcept:
+    """Add a probe to its site, behind those that fire before it.
+
+    What is outside is entered first and left last: a function, then the inline copies in it.  An
+    inline copy of one instruction is entered before it is left.
+    """
+    cdef uint32_t i = d.sites[site].first
+    cdef uint32_t last = NONE
+    while i != NONE and not table_precedes(d, probe, i):
+        last = i
+        i = d.probes[i].next
+    d.probes[probe].next = i
+    if last == NONE:
+        d.sites[site].first = probe
+    else:
+        d.probes[last].next = probe
+
+
+cdef bint table_precedes(Dispatch *d, uint32_t one, uint32_t other) noexcept:
+    """Whether a probe fires before another one that was added to the site earlier."""
+    cdef int mine = table_phase(d, one)
+    cdef int its = table_phase(d, other)
+    if mine != its or not d.probes[one].role or not d.probes[other].role:
+        return mine < its
+    if mine == COPY_ENTERED:
+        return d.copies[d.probes[one].copy].order < d.copies[d.probes[other].copy].order
+    return d.copies[d.probes[one].copy].order > d.copies[d.probes[other].copy].order
+
+
+cdef int table_phase(Dispatch *d, uint32_t probe) noexcept:
+    cdef const Probe *p = &d.probes[probe]
+    if p.role:
+        return COPY_ENTERED if p.role == ENTERS else COPY_LEFT
+    return FUNCTION_LEFT if p.provider == AT_RETURN or p.provider == PROGRAM_RETURN else AT_INSTRUCTION
 
 
 cdef void table_leaves_only(Dispatch *d, uint32_t probe, uint64_t address, uint64_t size) noexcept:

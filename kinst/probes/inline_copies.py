@@ -11,7 +11,6 @@ from kinst.relocation.trap import GuestTrap
 from kinst.relocation.verdict import Copy, Refuse, RegisterState, Rewrite
 
 ENTERS, WAY_OUT, CALLS_OUT = 1, 2, 3  # roles of a probe in its inline copy
-SAME_STACK = 1 << 20  # maximum distance in bytes between two stack pointers into the same stack
 
 
 class ReadableState(Protocol):
@@ -79,7 +78,7 @@ class InlineCopies:
                 return False
             if other == copy and entered > sp:
                 break
-            if other == copy and sp - entered < SAME_STACK:
+            if other == copy:
                 del self._active[index]
         self._active.append((copy, sp))
         return not silent

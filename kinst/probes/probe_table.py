@@ -71,6 +71,8 @@ class ProbeTable(ProgramProbes):
         # (number of the program or 0, function address) -> stack depths at the function's
         # instructions, keyed by offset
         self._known_depths: dict[tuple[int, int], dict[int, int]] = {}
+        # Inline copy and end -> its probes, for the providers
+        self.copy_probes: dict[tuple[object, ...], object] = {}
         # function that matched a pattern -> reason for skipping the function
         self.left_out: dict[str, str] = {}
         self.not_followed: dict[str, list[str]] = {}  # function -> jumps that are not tail calls
@@ -252,6 +254,10 @@ class ProbeTable(ProgramProbes):
         code, start = self._around(function)
         return self.dispatcher.boundaries(function.address, code, start, function.size)
 
+    def is_removed(self, number: int) -> bool:
+        """Return whether a probe was removed."""
+        return self.dispatcher.probe(number)[5]
+
     def names(self, number: int) -> tuple[str, str, str, str]:
         """Return the provider, module, function and name of a probe, by its number from 0."""
         address, _code, index, kind, _count, _removed = self.dispatcher.probe(number)
@@ -301,3 +307,4 @@ class ProbeTable(ProgramProbes):
         super().remove_all()
         self._objects.clear()
         self._known_depths.clear()
+        self.copy_probes.clear()

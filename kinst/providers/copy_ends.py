@@ -29,6 +29,8 @@ class Copy:
 
     :param given: whether the debug data specifies the entry address.
     :param callers: function that contains code of the copies -> whether it contains the entry.
+    :param number: the dispatcher's number.
+    :param made: the probes at the ends.
     """
 
     entry: int
@@ -37,6 +39,7 @@ class Copy:
     ranges: list[tuple[int, int]]
     callers: dict[Symbol, bool] = field(default_factory=dict)
     number: int = -1
+    made: MadeProbes = field(default_factory=lambda: MadeProbes([], [], []))
 
 
 class CopiedInto(ABC):
@@ -47,6 +50,11 @@ class CopiedInto(ABC):
 
     def __init__(self, probes: ProbeTable, where: str) -> None:
         self.probes, self.where = probes, where
+
+    @property
+    @abstractmethod
+    def program(self) -> int:
+        """Number of the program that contains the code, or 0 for the kernel."""
 
     @abstractmethod
     def function_at(self, address: int) -> Symbol | None:
@@ -74,25 +82,47 @@ class CopiedInto(ABC):
 
         :param copies: with the addresses at which they are in memory.
         """
-        found = MadeProbes([], [], [])
         by_caller: dict[Symbol, list[Copy]] = {}
+        made: list[MadeProbes] = []  # for each copy
         for copy in _merged(copies, self.function_at):
-            if self._place(copy, found):
-                copy.number = self.probes.dispatcher.add_copy(copy.ranges)
+            known = self._known(copy, name)
+            made.append(known or MadeProbes([], [], []))
+            if known is None and self._place(copy, made[-1]):
+                copy.number = self.probes.dispatcher.add_copy(
+                    copy.ranges, min(one.number for one in copy.copies))
+                self.probes.copy_probes[self._key(copy, name)] = copy.made = made[-1]
                 for caller in copy.callers:
                     by_caller.setdefault(caller, []).append(copy)
         ends: dict[int, list[tuple[Symbol, list[CopyEnd], list[CopyEnd]]]] = {}
         for caller, inside in by_caller.items():
-            made = self.add_ends(
+            added = self.add_ends(
                 caller, [(c.number, c.entry - caller.address if c.callers[caller] else None,
                           c.given) for c in inside], name == ENTRY, name == RETURN)
-            for copy, (entered, left) in zip(inside, made, strict=True):
+            for copy, (entered, left) in zip(inside, added, strict=True):
                 ends.setdefault(copy.number, []).append((caller, entered, left))
         for copy in {c.number: c for inside in by_caller.values() for c in inside}.values():
-            self._take(copy, ends[copy.number], found, name)
+            self._take(copy, ends[copy.number], copy.made, name)
+        found = MadeProbes([], [], [])
+        for one in made:
+            found.numbers.extend(one.numbers)
+            found.text.extend(one.text)
+            found.reports.extend(one.reports)
+            found.copies.update(one.copies)
         # Drop duplicates, since static functions may share a name.
         found.text[:] = dict.fromkeys(found.text)
         return found
+
+    def _key(self, copy: Copy, name: str) -> tuple[object, ...]:
+        return (self.program, name, copy.entry, copy.given, tuple(copy.ranges),
+                *(one.number for one in copy.copies))
+
+    def _known(self, copy: Copy, name: str) -> MadeProbes | None:
+        """Return the probes that an earlier description has created for a copy, or None."""
+        known = self.probes.copy_probes.get(self._key(copy, name))
+        if not isinstance(known, MadeProbes) or any(
+                self.probes.is_removed(number) for number in known.numbers):
+            return None
+        return known
 
     def _place(self, copy: Copy, found: MadeProbes) -> bool:
         """Find the functions that hold a copy; return False if the copy must not be probed."""

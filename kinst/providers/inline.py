@@ -67,6 +67,10 @@ class _Kernel(CopiedInto):
         super().__init__(probes, where)
         self._unsafe, self._module = unsafe, module
 
+    @property
+    def program(self) -> int:
+        return 0
+
     def function_at(self, address: int) -> Symbol | None:
         return self.probes.image.symbols.function_at(address)
 

@@ -63,7 +63,7 @@ class Pid(Provider):
             one.file.symbols.named(wanted.function) for one in objects))
         copies = [(one, inside) for one in objects if inline
                   and (inside := program_inline.copies_in(one, wanted, found.reports))]
-        functions = list(_functions(objects, wanted, copies))
+        functions = list(_functions(objects, wanted, copies, found.reports))
         number = probes.add_program(program, wanted.types)
         refusal: ProbeError | None = None
         for one, function in functions:
@@ -131,11 +131,12 @@ def _objects(program: TracedProgram, wanted: Wanted) -> list[TracedObject]:
 
 
 def _functions(objects: Sequence[TracedObject], wanted: Wanted,
-               copies: Sequence[tuple[TracedObject, Sequence[Function]]]
+               copies: Sequence[tuple[TracedObject, Sequence[Function]]], reports: Sequence[str]
                ) -> Iterator[tuple[TracedObject, Symbol]]:
     """Yield the functions that a description selects, and their objects.
 
     :param copies: the inline copies of the function that it names.
+    :param reports: why others are unknown.
     :raises ProbeError: when it selects neither functions nor inline copies.
     """
     if wanted.function == ABSOLUTE:
@@ -162,9 +163,10 @@ def _functions(objects: Sequence[TracedObject], wanted: Wanted,
     if not found and not count:
         near = [] if is_glob(wanted.function) else objects[0].file.symbols.similar(wanted.function)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
-        if not hint and wanted.debug is not None and _may_be_inline(wanted) and not any(
-                program_inline.has_debug_data(one, wanted) for one in objects):
-            hint = "; an inline function has probes only if there is DWARF (compile with -g)"
+        if reports:
+            raise ProbeError(reports[0])
+        if _may_be_inline(wanted):
+            hint = hint or program_inline.why_none(objects, wanted)
         raise ProbeError(f"{wanted.text}: {objects[0].name} has no function '{wanted.function}'"
                          f"{hint}", "" if is_glob(wanted.function) else "D_PROC_FUNC")
 

@@ -31,6 +31,10 @@ class _Object(CopiedInto):
         super().__init__(probes, where)
         self._process, self._program, self._one = process, program, one
 
+    @property
+    def program(self) -> int:
+        return self._program
+
     def function_at(self, address: int) -> Symbol | None:
         found = self._one.file.symbols.function_at(address - self._one.moved)
         return None if found is None else replace(found, address=found.address + self._one.moved)
@@ -83,16 +87,23 @@ def create(probes: ProbeTable, process: int, program: int, one: TracedObject,
 def copies_in(one: TracedObject, wanted: Wanted, reports: list[str]) -> list[Function]:
     """Return the inline copies of the wanted function in an object; report damaged debug data."""
     try:
-        index = None if wanted.debug is None else wanted.debug(one.file)
+        functions = None if wanted.debug is None else wanted.debug(one.file)
+        return [] if functions is None else functions.copies(wanted.function)
     except DebugDataError as error:
-        reports.append(f"{wanted.text}: the inline copies are unknown: {error}")
+        reports.append(f"{wanted.text} (its inline copies): {error}")
         return []
-    return [] if index is None else index.copies(wanted.function)
 
 
-def has_debug_data(one: TracedObject, wanted: Wanted) -> bool:
-    """Return whether an object has DWARF, damaged or not."""
-    try:
-        return wanted.debug is not None and wanted.debug(one.file) is not None
-    except DebugDataError:
-        return True
+def why_none(objects: Sequence[TracedObject], wanted: Wanted) -> str:
+    """Return why a function has no inline copies in objects, as the end of a message, or ""."""
+    if wanted.debug is None:
+        return ""
+    found = [functions for one in objects if (functions := wanted.debug(one.file)) is not None]
+    names = [name for functions in found for name in functions.symbols(wanted.function)]
+    if names:
+        return (f"; in C++, inline functions have the names of symbols: {', '.join(names[:3])}"
+                + " and others" * (len(names) > 3))
+    if any(functions.is_declared(wanted.function) for functions in found):
+        return "; the debug data has no code for it: its inline copies were optimized away"
+    return "" if found else (
+        "; an inline function has probes only if there is DWARF (compile with -g)")

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from dwarf.debug_file import DebugDataError
 from dwarf.index import DebugIndex, Function
@@ -13,6 +13,22 @@ from emu.host.printable import counted
 from kinst.probes.probe_table import ProbeTable
 from kinst.probes.traced_program import TracedProgram
 from kinst.providers.patterns import is_glob, matches
+
+
+class InlineFunctions(Protocol):
+    """Inline functions of a program or shared object, by the names of their symbols."""
+
+    def copies(self, symbol: str) -> list[Function]:
+        """Return the inline copies of the function whose symbol has a name."""
+        ...
+
+    def is_declared(self, symbol: str) -> bool:
+        """Return whether there is such a function, with code or without."""
+        ...
+
+    def symbols(self, name: str) -> list[str]:
+        """Return the symbols of inline functions with a name, which may be that of a method."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -30,8 +46,8 @@ class Wanted:
         KinstError.
     :param programs: returns the programs that a process runs, one after the other, by the process
         number; None: those of all processes, also of later ones.  Raises KinstError.
-    :param debug: returns the index of the debug data of a program or shared object, or None if it
-        has none; raises DebugDataError if it is damaged.
+    :param debug: returns the inline functions of a program or shared object, or None if it has no
+        debug data; raises DebugDataError if that is damaged.
     """
 
     text: str
@@ -44,7 +60,7 @@ class Wanted:
     types: Callable[[], Types] | None = None
     program: Callable[[int], TracedProgram] | None = None
     programs: Callable[[int | None], Sequence[TracedProgram]] | None = None
-    debug: Callable[[ProgramFile], DebugIndex | None] | None = None
+    debug: Callable[[ProgramFile], InlineFunctions | None] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 /* A program that counts how often its inline functions are entered and left, however that happens:
  * in loops, nested, recursively, in a signal handler, in threads that end inside one, by longjmp(),
- * in children, and in a library that is loaded again and again. */
+ * in coroutines, by jumps whose targets are not in memory yet, in children, and in a library that is
+ * loaded again and again. */
 #include <sys/wait.h>
 #include <dlfcn.h>
 #include <pthread.h>
@@ -8,6 +9,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #define ALWAYS static inline __attribute__((always_inline))
@@ -16,7 +18,7 @@
 #define ROLLED _Pragma("clang loop unroll(disable)")
 
 struct count { volatile long in, out, sum; };
-static struct count loops, nests, partly, ends, jumps, handles, loaded;
+static struct count loops, nests, partly, ends, jumps, handles, loaded, whole, shares, faults;
 static volatile long sink;
 static jmp_buf place;
 
@@ -108,6 +110,68 @@ ALWAYS void handling(long n)
 
 static void handler(int number) { handling(number - SIGUSR1); }
 
+/* The whole body of a loop. */
+ALWAYS void filling(long n)
+{
+	whole.in++;
+	whole.sum += n;
+	whole.out++;
+	other(n);
+}
+
+static APART void fill(long n)
+{
+	ROLLED for (long i = 0; i < n; i++)
+		filling(i);
+}
+
+/* Two stacks take turns inside the function. */
+static ucontext_t back, routines[2];
+static char stacks[2][1 << 16];
+static int turn;
+
+static APART void give_way(void)
+{
+	int mine = turn;
+	turn = !mine;
+	swapcontext(&routines[mine], &routines[!mine]);
+}
+
+ALWAYS void sharing(long n)
+{
+	shares.in++;
+	shares.sum += n;
+	give_way();
+	shares.out++;
+	other(n);
+}
+
+static APART void share(long n) { sharing(n); other(1); }
+
+static void routine(void)
+{
+	ROLLED for (long i = 0; i < 5; i++)
+		share(i);
+	give_way();
+}
+
+/* The function ends with a jump to a function of the table, whose pages are used for the first
+ * time. */
+#define APART_PAGES 40
+static long (*const table[APART_PAGES][512])(long) = {
+	[0 ... APART_PAGES - 1] = { [0 ... 511] = other }
+};
+
+ALWAYS long faulting(long n)
+{
+	faults.in++;
+	faults.sum += n;
+	faults.out++;
+	return table[n][n](n);
+}
+
+static APART long fault(long n) { return faulting(n); }
+
 static void said(const char *name, const struct count *one)
 {
 	printf("%s %ld %ld %ld\n", name, one->in, one->out, one->sum);
@@ -115,12 +179,12 @@ static void said(const char *name, const struct count *one)
 
 int main(int argc, char **argv)
 {
-	long (*volatile whole)(long) = partial;
+	long (*volatile of_its_own)(long) = partial;
 	long sum = 0;
 
 	ROLLED for (long i = 0; i < 20; i++)
 		sum += nested(i) + partial(i);
-	sum += whole(3) + deep(10);
+	sum += of_its_own(3) + deep(10);
 	ROLLED for (long i = 0; i < 12; i++) {
 		pthread_t one;
 		if (pthread_create(&one, NULL, thread, (void *)i) == 0)
@@ -131,6 +195,17 @@ int main(int argc, char **argv)
 	signal(SIGUSR1, handler);
 	ROLLED for (long i = 0; i < 5; i++)
 		handling(i);
+	fill(argc + 30);
+	ROLLED for (int i = 0; i < 2; i++) {
+		getcontext(&routines[i]);
+		routines[i].uc_stack.ss_sp = stacks[i];
+		routines[i].uc_stack.ss_size = sizeof(stacks[i]);
+		routines[i].uc_link = &back;
+		makecontext(&routines[i], routine, 0);
+	}
+	swapcontext(&back, &routines[0]);
+	ROLLED for (long i = 0; i < APART_PAGES; i++)
+		sum += fault(i);
 	ROLLED for (int i = 0; i < 2; i++) {
 		pid_t child = i ? vfork() : fork();
 		if (child == 0) {
@@ -155,6 +230,9 @@ int main(int argc, char **argv)
 	said("ending", &ends);
 	said("jumping", &jumps);
 	said("handling", &handles);
+	said("filling", &whole);
+	said("sharing", &shares);
+	said("faulting", &faults);
 	said("inside", &loaded);
 	return sink == 0;
 }

@@ -10,7 +10,8 @@ import pytest
 from tests.kinst_emu.commands.test_commands import run
 from tests.real.test_usdt import HERE, cc, system, traced  # noqa: F401
 
-FUNCTIONS = ("looping", "nested", "partial", "ending", "jumping", "handling")
+FUNCTIONS = ("looping", "nested", "partial", "ending", "jumping", "handling", "filling", "sharing",
+             "faulting")
 PROBES = "\n".join(
     f"pid$target:{module}:{name}:entry {{ @entered[\"{name}\"] = count(); }}\n"
     f"pid$target:{module}:{name}:return {{ @left[\"{name}\"] = count(); }}"
@@ -66,7 +67,7 @@ def test_arguments_of_inline_functions_are_those_of_the_program(system, files): 
                    'END { printa("all %@d\\n", @all); printa("sum %@d\\n", @sum); }',
                    "-c", f"$ /files/{COMMAND}")
         if done.returncode:
-            assert "is optimized out at all" in done.stderr
+            assert "is optimized out at" in done.stderr
             continue
         errors = done.stderr.count("unavailable argument")
         entered, _left, total = counts(done.stdout)[name]
@@ -100,3 +101,51 @@ def test_each_copy_is_listed_once_by_its_place(system, files):  # noqa: F811
     assert done.returncode == 0, done.stderr
     found = [tuple(row.split()[2:]) for row in done.stdout.splitlines()[1:]]
     assert len(found) == 3 and len(set(found)) == 3 and ("inlines", "main", "entry") in found
+
+
+ORDER = """
+pid$target:a.out:nested:entry { printf("nested "); }
+pid$target:a.out:main:entry { printf("main "); }
+pid$target::looping:entry { printf("first "); }
+pid$target:a.out:looping:entry { printf("second "); }
+"""
+METHODS = """
+#include <stdio.h>
+#include <unistd.h>
+static volatile long sum;
+static long __attribute__((noinline)) add(long n) { sum += n; return n; }
+namespace one { struct Reader {
+    long __attribute__((always_inline)) read(long n) { return add(n); }
+    template <class T> T __attribute__((always_inline)) as(T n) { return (T)add(n) + n; }
+}; }
+int main(int argc, char **)
+{
+    one::Reader reader;
+    char byte;
+    for (long i = 0; i < 7; i++)
+        sum += reader.read(i) + ::read(99, &byte, 1);
+    reader.as<int>(argc);
+    printf("%ld\\n", (long)sum);
+}
+"""
+
+
+def test_copies_fire_in_the_order_of_the_clauses(system, files):  # noqa: F811
+    done = traced(system, files, ORDER, COMMAND, "-q")
+    assert done.stdout.split()[:4] == ["main", "nested", "first", "second"]
+
+
+def test_a_method_is_found_by_its_symbol_and_not_taken_for_a_function(system, tmp_path):  # noqa: F811
+    arch, _kernel, headers = system
+    (tmp_path / "m.cc").write_text(METHODS)
+    made = tmp_path / "made"
+    made.mkdir()
+    cc(arch, headers, "-x", "c++", "-g", "-fno-unroll-loops", tmp_path / "m.cc", "-o", made / "m")
+    done = traced(system, made, "pid$target:a.out:_ZN3one6Reader4readEl:entry { @m = count(); }"
+                  "pid$target:a.out:_ZN3one6Reader2asIiEET_S2_:entry { @t = count(); }"
+                  "pid$target::read:entry { @[probefunc] = count(); }", "m", "-q")
+    assert done.stdout.split()[1:] == ["7", "1", "read", "7"], done.stdout
+    done = run("kdtrace", "-k", system[1], "--base", "--files", str(made), "-n",
+               "pid$target:a.out:read:entry", "-c", "$ /files/m")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "have the names of symbols: _ZN3one6Reader4readEl" in done.stderr

@@ -78,6 +78,29 @@ CASES = {
         c3 90       # 0 ret; nop
         83c701      # 2 add edi, 1
         c3""", [(1, 5)], [2]),
+    "a loop behind padding": ("amd64", """
+        83c601      # 0 add esi, 1
+        90          # 3 nop
+        83c701      # 4 add edi, 1
+        75fb        # 7 jne 4
+        c3""", [(3, 9)], [4]),
+    "a loop behind padding, arm64": ("arm64", """
+        00040091    # 0 add x0, x0, #1
+        1f2003d5    # 4 nop
+        00040091    # 8 add x0, x0, #1
+        e0ffffb5    # c cbnz x0, 8
+        c0035fd6""", [(4, 16)], [8]),
+    "a loop behind padding, riscv64": ("riscv64", """
+        0505        # 0 addi a0, a0, 1
+        0100        # 2 nop
+        0505        # 4 addi a0, a0, 1
+        e31f05fe    # 6 bnez a0, 4
+        8280""", [(2, 10)], [4]),
+    "padding to the end of the copy": ("amd64", """
+        83c601      # 0 add esi, 1
+        90          # 3 nop
+        83c701      # 4 add edi, 1
+        c3""", [(3, 4)], [3]),
     "only padding": ("amd64", "c3 90 90 c3", [(1, 3)], [1]),
     "padding, riscv64": ("riscv64", """
         63040500    # 0 beqz a0, 8

@@ -1,6 +1,7 @@
 """Tests of probes on inline copies, with an index that the tests construct."""
 
 import dataclasses
+import itertools
 import random
 
 import pytest
@@ -9,6 +10,7 @@ from dwarf.index import Function
 from emu.machine.call import Caller
 from kinst.probes.breakpoints import Breakpoints
 from kinst.probes.inline_copies import InlineCopies
+from kinst.probes.kinds import ProbeKind
 from kinst.probes.probed_code import ProbeError
 from kinst.providers import inline
 from kinst.providers.copy_ends import MAX_PIECES
@@ -31,6 +33,12 @@ class Index:
 
     def copies(self, name):
         return [f for f in self.all if f.inlined and f.pieces]
+
+    def is_declared(self, name):
+        return name == "tiny"
+
+    def symbols(self, name):
+        return ["_ZL4tinyi"] if name == "mangled" else []
 
 
 @pytest.fixture
@@ -199,7 +207,16 @@ def first_reached(trap, table, pieces):
             found.add(at)
         else:
             waiting += ways[at] + unseen * (at in elsewhere)
-    return found or {pieces[0][0]}
+    return {past_padding(at, table, padding, pieces) for at in found or {pieces[0][0]}}
+
+
+def past_padding(at, table, padding, pieces):
+    """Return the first address of a copy, from an entry on, that is not padding."""
+    addresses = [one.address for one in table]
+    behind = [a for a in addresses[addresses.index(at):] if a not in padding][:1]
+    return behind[0] if behind and all(
+        any(low <= a < high for low, high in pieces) for a in addresses
+        if at <= a <= behind[0]) else at
 
 
 CALLS = {"crc32": [0, b"abcdefg", 7], "fibonacci": [5], "classify": [5, 27], "tail_even": [7]}
@@ -291,15 +308,54 @@ def test_a_copy_that_is_entered_again_without_a_loop_was_abandoned(booted, table
         assert [native.leave_copy(number), native.leave_copy(number)] == left == [True, False]
 
 
-def test_a_copy_is_not_forgotten_while_the_thread_is_in_another_stack(booted, table):
+def test_a_copy_is_forgotten_when_its_frame_is_gone(booted, table):
     kept = booted.snapshot()
-    for distance, left in ((64, [True, False]), (1 << 21, [True, True])):
-        breakpoints, found, _offsets = made(booted, Index([[span(table, 1, 2)]]), "entry")
-        native, number = breakpoints.dispatcher, found.numbers[0]
-        twin, sp = InlineCopies(native), booted.sp
-        for at in (sp, sp + distance):  # a signal handler may run in a stack that is higher
-            booted.write_register(booted.arch.sp, at)
-            assert twin.enter(number, at) and native.enter_copy(number)
-        assert [twin.leave(number), twin.leave(number)] == left
-        assert [native.leave_copy(number), native.leave_copy(number)] == left
-        booted.restore(kept)
+    breakpoints, found, _offsets = made(booted, Index([[span(table, 1, 2)]]), "entry")
+    native, number = breakpoints.dispatcher, found.numbers[0]
+    twin, sp = InlineCopies(native), booted.sp
+    for at in (sp, sp + 64):
+        booted.write_register(booted.arch.sp, at)
+        assert twin.enter(number, at) and native.enter_copy(number)
+    assert [twin.leave(number), twin.leave(number)] == [True, False]
+    assert [native.leave_copy(number), native.leave_copy(number)] == [True, False]
+    booted.restore(kept)
+
+
+def test_what_is_outside_is_entered_first_and_left_last(booted, table):
+    """The probes are created in another order; each of the copies is one instruction."""
+    function = booted.symbol("crc32")
+    for order in itertools.permutations(("inner", "outer", "offset", "function")):
+        breakpoints = Breakpoints(booted)
+        end = breakpoints.boundaries(function)[1][0]  # a return instruction
+        last = next(i for i in table if i.offset == end)
+        first = next(i for i in table if i.offset == breakpoints.boundaries(function)[0])
+        names = {}
+        for one in order:
+            for at, name in ((first, "entry"), (last, "return")):
+                piece = [(at.address, at.address + len(at.code))]
+                if one == "function":
+                    numbers = breakpoints.add_boundaries(function, name == "entry",
+                                                         name == "return")
+                elif one == "offset":
+                    numbers = [breakpoints.add(function, ProbeKind.OFFSET, at)]
+                else:
+                    index = Index([piece])
+                    index.all = [dataclasses.replace(index.all[0], number=one == "inner")]
+                    numbers = inline.create(breakpoints, index, "tiny", name).numbers
+                names |= dict.fromkeys(numbers, one)
+        fired = [[names[n] for n in breakpoints.dispatcher.probes_at(at.address) if n in names]
+                 for at in (first, last)]
+        assert [one for one in fired[0] if one != "offset"] == ["function", "outer", "inner"]
+        assert [one for one in fired[1] if one != "offset"] == ["inner", "outer", "function"]
+
+
+def test_two_descriptions_of_one_copy_have_the_same_probes(booted, table):
+    breakpoints, index = Breakpoints(booted), Index([[span(table, 3, 4)], [span(table, 7, 8)]])
+    first = inline.create(breakpoints, index, "tiny", "entry")
+    assert inline.create(breakpoints, index, "tiny", "entry", module="ker*") == first
+    assert inline.create(breakpoints, index, "tiny", "return").numbers != first.numbers
+    breakpoints.dispatcher.remove(first.numbers[0])
+    again = inline.create(breakpoints, index, "tiny", "entry").numbers
+    assert again[0] not in first.numbers and again[1] == first.numbers[1]
+    breakpoints.remove_all()
+    assert inline.create(breakpoints, index, "tiny", "entry").numbers == first.numbers

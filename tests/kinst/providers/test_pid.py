@@ -1,5 +1,6 @@
 """Tests of the choice of functions in a process that has mapped several objects."""
 
+import itertools
 import random
 from pathlib import Path
 
@@ -192,7 +193,38 @@ def test_damaged_debug_data_is_reported(booted, pieces, message):
     found = Pid().create(Table(booted), wanted("", "crc32", program=lambda _number: program,
                                                debug=damaged))
     assert len(found.numbers) == 1
-    assert found.reports == ["pid17::crc32:entry: the inline copies are unknown: bad unit"]
+    assert found.reports == ["pid17::crc32:entry (its inline copies): bad unit"]
+    with pytest.raises(ProbeError, match=r"\(its inline copies\): bad unit"):
+        Pid().create(Table(booted), wanted("", "tiny", program=lambda _number: program,
+                                           debug=damaged))
+    for name, message in (("tiny", "its inline copies were optimized away"),
+                          ("mangled", "have the names of symbols: _ZL4tinyi")):
+        with pytest.raises(ProbeError, match=f"has no function '{name}'; .*{message}"):
+            Pid().create(Table(booted), wanted("", name, program=lambda _number: program,
+                                               debug=lambda file: Index([])))
     with pytest.raises(ProbeError, match="an inline function has probes only if there is DWARF"):
         Pid().create(Table(booted), wanted("", "tiny", program=lambda _number: program,
                                            debug=lambda file: None))
+
+
+def test_a_copy_in_a_program_is_not_forgotten_while_its_thread_is_in_another_stack(booted):
+    """A coroutine or a signal handler may run in a stack that is higher, or lower."""
+    program, inside = copied(booted.image, "crc32")
+    table = Table(booted)
+    made = Pid().create(table, wanted(
+        "", "tiny", program=lambda _number: program,
+        debug=lambda file: Index([[(inside.address + 4, inside.address + 16)]])))
+    native, number, kept = table.dispatcher, made.numbers[0], booted.snapshot()
+    stacks = booted.sp, booted.sp + 0x8000, booted.sp - 0x8000
+    for leaving in itertools.permutations(stacks):
+        for at in stacks:
+            booted.write_register(booted.arch.sp, at)
+            assert native.enter_copy(number)
+        for at in leaving:
+            booted.write_register(booted.arch.sp, at - 16)
+            assert native.leave_copy(number)
+            booted.write_register(booted.arch.sp, at)
+            assert native.enter_copy(number)
+            assert native.leave_copy(number)
+        assert not native.leave_copy(number)
+    booted.restore(kept)
