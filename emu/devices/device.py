@@ -36,6 +36,12 @@ class Bus(Protocol):
         :raises MemoryAccessError: if the range is not RAM.
         """
 
+    def check_memory(self, address: int, size: int) -> None:
+        """Check that a range of physical memory is RAM.
+
+        :raises MemoryAccessError: if it is not.
+        """
+
     def write_memory(self, address: int, data: bytes) -> None:
         """Write physical memory; allowed only in a timer callback.
 

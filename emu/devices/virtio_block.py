@@ -101,12 +101,16 @@ class VirtioBlock(VirtioDevice):
 
     def content(self, at: int, size: int) -> bytes:
         """Return bytes of the disk, including changes by the guest."""
-        content = bytearray(bytes(self._content[at : at + size]).ljust(size, b"\0"))
-        for block_number in range(at // BLOCK, (at + size + BLOCK - 1) // BLOCK):
-            block, base = self._written.get(block_number), block_number * BLOCK
-            if block is not None:
-                begin, end = max(base, at), min(base + len(block), at + size)
-                content[begin - at : end - at] = block[begin - base : end - base]
+        original = bytes(self._content[at : at + size]).ljust(size, b"\0")
+        changed = [(number * BLOCK, self._written[number])
+                   for number in range(at // BLOCK, (at + size + BLOCK - 1) // BLOCK)
+                   if number in self._written]
+        if not changed:
+            return original
+        content = bytearray(original)
+        for base, block in changed:
+            begin, end = max(base, at), min(base + len(block), at + size)
+            content[begin - at : end - at] = block[begin - base : end - base]
         return bytes(content)
 
     def _store(self, at: int, data: bytes) -> bytes:

@@ -85,7 +85,10 @@ class VirtQueue:
             if flags & INDIRECT or not length or total > MAX_BYTES:
                 raise QueueError(f"descriptor {at} is invalid: {length} bytes, flags {flags:#x}")
             if flags & WRITE:
-                self._bytes(address, length)  # raises QueueError if the buffer is not in RAM
+                try:
+                    self.bus.check_memory(address, length)
+                except MemoryAccessError as error:
+                    raise QueueError(str(error)) from None
                 writable.append((address, length))
             elif writable:
                 raise QueueError("a readable descriptor follows a writable one")

@@ -132,7 +132,13 @@ class HeldFile:
         :raises ImageError: if the file has changed since it was opened.
         """
         begin, end, _step = part.indices(len(self))
-        content = bytes(_read(self.path, self._descriptor, begin, max(end - begin, 0)))
+        content = b""
+        try:
+            while begin + len(content) < end and (more := os.pread(
+                    self._descriptor, end - begin - len(content), begin + len(content))):
+                content = content + more if content else more
+        except OSError as error:
+            raise ImageError(f"{self.path}: cannot be read: {error.strerror}") from None
         if state_of(self._descriptor) != self._state:
             raise ImageError(f"{self.path}: changed while it was in use, so the results of this "
                              "run cannot be trusted; run it again")

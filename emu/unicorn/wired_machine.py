@@ -222,6 +222,10 @@ class WiredMachine(Machine):
             self._physical.store(physical, data[at : at + length])
             at += length
 
+    def check_memory(self, address: int, size: int) -> None:
+        """Raise MemoryAccessError if a range of physical memory is not RAM."""
+        self._physical.in_ram(address, size)
+
     def read_memory(self, address: int, size: int) -> bytes:
         """Read RAM for a device; called only in the device's timer callbacks.
 

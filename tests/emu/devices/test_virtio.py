@@ -42,6 +42,9 @@ class Computer:
             raise MemoryAccessError(f"physical {address:#x} is not RAM")
         return slice(address, address + size)
 
+    def check_memory(self, address, size):
+        self._piece(address, size)
+
     def read_memory(self, address, size):
         return bytes(self.memory[self._piece(address, size)])
 
