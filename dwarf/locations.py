@@ -552,6 +552,6 @@ class Locations:
             else:
                 try:
                     self._frames = EhFrames(bytes(elf.content(eh_frame)), eh_frame.address)
-                except ImageError as error:
-                    raise DebugDataError(str(error)) from None
+                except (ImageError, DebugDataError):  # what it locates is then unknown
+                    self._frames = Frames(b"")
         return self._frames

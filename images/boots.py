@@ -9,6 +9,7 @@ from pathlib import Path
 
 from emu.arch.architectures import arch_of
 from emu.elf.image import Image
+from emu.host.atomic_file import PART
 from emu.host.errors import KinstError, SnapshotError
 from emu.host.fingerprint import machine_modules
 from emu.host.printable import plain
@@ -125,28 +126,33 @@ def snapshot_path(image: Image, memory: int) -> Path:
     return cached_file("snapshots", name)
 
 
-def ram_path(digest: str) -> Path:
+def ram_path(digest: str) -> Path | None:
     """Return the path of the file from which the RAM of a cached boot is mapped.
 
     The name includes the host's current boot, because a crash of the host may have damaged older
-    files.  Only the files that were used last are kept.
+    files; there is no file if that is unknown.  Only the files that were used last are kept.
 
     :param digest: of the cached boot.
     """
-    path = cached_file("ram", f"{digest[:32]}-{_host_boot()}.ram")
+    boot = _host_boot()
+    if not digest or not boot:
+        return None
+    path = cached_file("ram", f"{digest[:32]}-{boot}.ram")
     with contextlib.suppress(OSError):
         if path.exists():
             os.utime(path)
         else:
-            _keep_latest(path.parent.glob("*.ram"), KEPT_RAM)
+            _keep_latest(path.parent.glob("*.ram"), KEPT_RAM - 1)
+            _keep_latest(path.parent.glob(f".*{PART}"), 1)  # files of killed writers
     return path
 
 
 def _host_boot() -> str:
+    """Return digits that identify the host's current boot, or "" if it does not tell."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()[:8]
-    except OSError:  # another kind of host
-        return str(os.getpid())
+    except OSError:
+        return ""
 
 
 def _drop_older(path: Path) -> None:

@@ -1,9 +1,10 @@
-"""Digests of large or many files, kept in the cache as long as the files do not change.
+"""Digests of large files, and of all files of the code, kept in the cache until a file changes.
 
 A change of a file changes its state (``emu/host/input_file.py``), so the digest is computed again.
 """
 
 import contextlib
+import functools
 import hashlib
 import re
 from collections.abc import Callable
@@ -11,13 +12,13 @@ from dataclasses import replace
 
 from emu.elf.boot_options import BootOptions, DiskImage
 from emu.host.atomic_file import replacing
-from emu.host.fingerprint import files_of, fingerprint, version_of
-from emu.host.input_file import HeldFile, state_of
+from emu.host.fingerprint import computed_fingerprint, files_of, version_of
+from emu.host.input_file import HeldFile, State, state_of
 from images.cache import cached_file
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 SHORT = re.compile(r"[0-9a-f]{16}")
-VERSION = 1  # of what ``fingerprint`` computes
+VERSION = 1  # increases when the same files get another fingerprint
 
 
 def with_known_digests(options: BootOptions) -> BootOptions:
@@ -31,21 +32,31 @@ def _known(disk: DiskImage) -> DiskImage:
     return replace(disk, known=_kept(disk.content.state, DIGEST, lambda: disk.digest))
 
 
+@functools.cache
 def known_fingerprint(modules: tuple[str, ...], distributions: tuple[str, ...] = ()) -> str:
-    """Return what ``fingerprint`` returns for modules and distributions."""
+    """Return the fingerprint of modules and distributions, at the first call of this process."""
+    states = _states(modules)
+    versions = [(name, version_of(name)) for name in distributions]
+    return _kept((VERSION, states, versions), SHORT,
+                 lambda: computed_fingerprint(modules, distributions),
+                 lambda: _states(modules) == states)
+
+
+def _states(modules: tuple[str, ...]) -> list[tuple[str, str, State]]:
     states = []
     for name, path in files_of(modules):
         with path.open("rb", buffering=0) as file:
             states.append((name, path.name, state_of(file.fileno())))
-    versions = [(name, version_of(name)) for name in distributions]
-    return _kept((VERSION, states, versions), SHORT, lambda: fingerprint(modules, distributions))
+    return states
 
 
-def _kept(key: object, form: re.Pattern[str], compute: Callable[[], str]) -> str:
+def _kept(key: object, form: re.Pattern[str], compute: Callable[[], str],
+          valid: Callable[[], bool] = lambda: True) -> str:
     """Return a text from the cache, or compute and keep it.
 
     :param key: what determines the text.
     :param form: what the text looks like.
+    :param valid: returns whether the key is still right after the text was computed.
     """
     name = hashlib.sha256(repr(key).encode()).hexdigest()
     path = cached_file("digests", f"{name}.sha256")
@@ -54,6 +65,8 @@ def _kept(key: object, form: re.Pattern[str], compute: Callable[[], str]) -> str
         if form.fullmatch(text):
             return text
     text = compute()
+    if not valid():
+        return text
     with contextlib.suppress(OSError), replacing(path) as file:  # the cache may be read-only
         file.write(text.encode() + b"\n")
     return text

@@ -14,7 +14,8 @@ from emu.elf.program import ProgramFile
 MOST_FILES = 64  # maximum number of files whose functions are remembered
 MOST_NAMES = 16  # maximum number of names in a mangled name that are looked up
 LENGTH = re.compile(r"[1-9][0-9]{0,3}", re.ASCII)
-MOST_INSTANCES = 10_000  # maximum number of instances of a template that are looked up
+MOST_INSTANCES = 10_000  # maximum number of names with the same prefix that are looked up
+UNSPELLED = ("operator", "~")  # prefixes of names that a mangled name does not contain
 MANGLED = "_Z"  # as in the Itanium C++ ABI, 5.1.2
 
 
@@ -42,19 +43,19 @@ class ProgramFunctions:
 
     def symbols(self, name: str) -> list[str]:
         """Return the symbols of inline functions with a name, which may be that of a method."""
-        return sorted({self._symbol(copy) for one in [name, *self._instances(name)]
+        return sorted({self._symbol(copy) for one in [name, *self._starting(f"{name}<")]
                        for copy in self._index.copies(one)})
 
     def _names(self, symbol: str) -> list[str]:
         """Return the names that a function with a symbol may have in the debug data."""
         names = _names_in(symbol)
         if symbol.startswith(MANGLED):
-            names += [one for name in names for one in self._instances(name)]
+            names += [one for name in names for one in self._starting(f"{name}<")]
+            names += [one for prefix in UNSPELLED for one in self._starting(prefix)]
         return names
 
-    def _instances(self, name: str) -> list[str]:
-        """Return the names of the instances of a template, such as ``as<int>``."""
-        prefix = f"{name}<"
+    def _starting(self, prefix: str) -> list[str]:
+        """Return the names with a prefix; ``as<`` is that of all instances of a template."""
         at = bisect.bisect_left(self._sorted, prefix)
         return [one for one in self._sorted[at : at + MOST_INSTANCES] if one.startswith(prefix)]
 
@@ -71,9 +72,11 @@ def _names_in(symbol: str) -> list[str]:
     if not symbol.startswith(MANGLED):
         return [symbol]
     found: list[str] = []
-    for length in LENGTH.finditer(symbol):
-        name = symbol[length.end() : length.end() + int(length[0])]
-        if name and not name[0].isdigit() and name not in found and len(found) < MOST_NAMES:
+    at = 0
+    while len(found) < MOST_NAMES and (length := LENGTH.search(symbol, at)) is not None:
+        at = length.end() + int(length[0])
+        name = symbol[length.end() : at]
+        if name not in found:
             found.append(name)
     return found
 

@@ -245,7 +245,7 @@ class KernelSurroundings:
             raise KinstError(f"index {index} is out of range for args[ ]: "
                              f"{declare(procedure, name)}")
         parameter = procedure.parameters[index]
-        what = _said(index, parameter.name, name)
+        what = _said(index, parameter.name, name) if typed else f"arg{index}"
         where = "its only inline copy" if len(copies) == 1 else f"all {len(copies)} inline copies"
         return Located(
             what, parameter.type if len(procedures) == 1 else LONG, places,

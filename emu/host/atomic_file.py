@@ -4,11 +4,13 @@ import contextlib
 import glob
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 PART = ".part"
+UMASK = threading.Lock()  # held while the process has another umask
 ABANDONED = 3600  # seconds without a write after which a temporary file counts as abandoned
 
 
@@ -35,12 +37,13 @@ def naming(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
+def replacing(path: Path, mode: int | None = None, durable: bool = True) -> Iterator[BinaryIO]:
     """Yield a writable temporary file, which replaces ``path`` on success.
 
     Anything but a regular file, such as ``/dev/stdout`` or a pipe, is written directly.
 
     :param mode: permission bits; None: as for any new file.
+    :param durable: whether the content must survive a crash of the host.
     :raises OSError: if the file cannot be written, with the name of ``path``.
     """
     with naming(path):
@@ -48,12 +51,12 @@ def replacing(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
             with path.open("wb") as file:
                 yield file
             return
-        with _renamed(path, mode) as file:
+        with _renamed(path, mode, durable) as file:
             yield file
 
 
 @contextlib.contextmanager
-def _renamed(path: Path, mode: int | None) -> Iterator[BinaryIO]:
+def _renamed(path: Path, mode: int | None, durable: bool) -> Iterator[BinaryIO]:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)
     owner = os.getpid()
     try:
@@ -61,9 +64,11 @@ def _renamed(path: Path, mode: int | None) -> Iterator[BinaryIO]:
             _drop_abandoned(path, Path(temporary))
             yield file
             file.flush()
-            os.fsync(file.fileno())  # otherwise a crash may leave zeros instead of the content
-        umask = os.umask(0)
-        os.umask(umask)
+            if durable:
+                os.fsync(file.fileno())  # otherwise a crash may leave zeros instead of the content
+        with UMASK:
+            umask = os.umask(0)
+            os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask if mode is None else mode)
         os.replace(temporary, path)
     except BaseException:

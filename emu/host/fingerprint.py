@@ -16,6 +16,11 @@ SUFFIXES = (".py", *EXTENSION_SUFFIXES)
 
 @functools.cache
 def fingerprint(modules: tuple[str, ...], distributions: tuple[str, ...] = ()) -> str:
+    """Return ``computed_fingerprint`` of the first call with these arguments."""
+    return computed_fingerprint(modules, distributions)
+
+
+def computed_fingerprint(modules: tuple[str, ...], distributions: tuple[str, ...] = ()) -> str:
     """Return 16 hexadecimal digits that change if a given module or distribution changes.
 
     :param modules: dotted names of modules; a package stands for the files in its own directory.
@@ -32,7 +37,7 @@ def fingerprint(modules: tuple[str, ...], distributions: tuple[str, ...] = ()) -
 
 
 def files_of(modules: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
-    """Yield the files of modules, each with the module's name, as ``fingerprint`` reads them.
+    """Yield the files of modules, each with the module's name, in the order of the fingerprint.
 
     :raises ImportError: if a module is not installed.
     """

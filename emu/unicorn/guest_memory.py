@@ -87,7 +87,7 @@ class StateFile:
 
 
 class SourceFile(Protocol):
-    """A file with the contents of RAM, or several of them; see ``StateFile``."""
+    """A file that contains one or more copies of RAM; see ``StateFile``."""
 
     descriptor: int
     size: int

@@ -69,7 +69,7 @@ def write(path: Path, memory: GuestMemory, pages: Iterable[tuple[int, int]], hea
     status = os.statvfs(path.parent)
     if status.f_bavail * status.f_frsize < LEAST_FREE + memory.size:
         return
-    with replacing(path) as file:
+    with replacing(path, durable=False) as file:
         for first, count in pages:
             at, end = first * PAGE, (first + count) * PAGE
             while at < end:

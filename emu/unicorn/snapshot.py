@@ -38,6 +38,7 @@ MAX_FILE = 64 << 30  # maximum size of a snapshot file in bytes
 MAX_HEADER = 64 << 20
 MAX_VALUES = 1 << 22  # maximum number of JSON values in a header
 MAX_CONSOLE = 16 << 20
+MOST_PREPARED = 4 << 20  # number of bytes of RAM that are allocated before they are read
 LARGE = 4096  # minimum number of pages in RAM that is mapped rather than copied
 LEVEL = -1  # fast compression, since commands wait for it: half the time, 25% more disk space
 ZERO = bytes(PAGE)
@@ -152,20 +153,24 @@ def _image_pages(image: Image) -> dict[bytes, tuple[int, int]]:
     return pages
 
 
-def restore(path: Path, image: Image, mapped: Callable[[str], Path] | None = None
+def restore(path: Path, image: Image, mapped: Callable[[str], Path | None] | None = None
             ) -> UnicornMachine:
     """Create a machine in the state of a snapshot file.
 
-    :param mapped: returns where to keep a file from which RAM is mapped, by the snapshot's digest;
-        None: RAM is always copied from the snapshot.
+    :param mapped: returns where to keep a file from which RAM is mapped, by the snapshot's digest,
+        or None if there is no place; None: RAM is always copied from the snapshot.
     :raises SnapshotError: if the file is damaged, has another format or belongs to another image.
     """
     place = None if mapped is None else mapped(_digest_of(path))
     if place is not None:
         ram = ram_file.opened(place, MAX_HEADER)
         if ram is not None:
-            with contextlib.suppress(OSError, SnapshotError):
+            try:
                 return _restored(path, image, ram.header, None, ram, None)
+            except SnapshotError:
+                pass  # the file does not belong to this snapshot: make it again
+            except OSError:  # the file cannot be mapped
+                place = None
     header, body = _read(path)
     return _restored(path, image, header, body, None, place)
 
@@ -277,11 +282,13 @@ def _restore_memory(
             if not (first >= 0 and count > 0 and first + count <= limit):
                 raise SnapshotError(f"{path}: damaged: it refers to pages outside memory; create "
                                     "it again")
-            machine.memory_part.prepare(first, count)
             part = view[first * PAGE : (first + count) * PAGE]
-            at = 0
+            at = ready = 0
             while at < len(part):
-                got = reader.readinto(part[at:])
+                if at == ready:  # a damaged file may claim more than it contains
+                    ready += min(MOST_PREPARED, len(part) - ready)
+                    machine.memory_part.prepare(first + at // PAGE, (ready - at) // PAGE)
+                got = reader.readinto(part[at:ready])
                 if not got:
                     raise SnapshotError(f"{path}: damaged: the memory contents are truncated; "
                                         "create it again")

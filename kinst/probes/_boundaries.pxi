@@ -11,7 +11,8 @@ cdef class ProbeBoundaries(ProbeSites):
     def add_copy(self, list ranges, uint64_t order=0):
         """Add an inline copy with code in the ranges [low, high), and return the copy's number.
 
-        :param order: less than that of a copy inside of this one; the outer one is entered first.
+        :param order: determines which of two copies at one instruction is entered first: the one
+            with the lower number, which must be the outer one.
         """
         self.unchanging()
         return inline_add(&self.d, ranges, order)

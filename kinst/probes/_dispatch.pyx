@@ -99,6 +99,7 @@ cdef enum:
     TOO_MANY_OF_ALL = 4
     # maximum distance in bytes between two stack pointers into the same stack
     STACK_REACH = 1 << 20
+    PROGRAM_STACK_REACH = 8192  # the same in programs, whose stacks may be small
 
 cdef uint32_t NONE = 0xFFFFFFFF
 

@@ -22,7 +22,7 @@ cdef inline bint inline_in_copy(Dispatch *d, uint32_t copy, uint64_t pc) noexcep
 cdef uint32_t inline_add(Dispatch *d, list ranges, uint64_t order) except? 0xFFFFFFFF:
     """Add an inline copy with code in the ranges [low, high), and return the copy's number.
 
-    :param order: less than that of a copy inside of this one.
+    :param order: number that is lower than those of the copies inside this one.
     """
     cdef void *more
     cdef uint64_t low, high, room
@@ -105,6 +105,7 @@ cdef bint inline_enter(Dispatch *d, const Probe *p, int program) noexcept nogil:
     cdef uint32_t copy = p.copy
     cdef uint64_t sp = op_get(d, d.sp) + <uint64_t><int64_t>p.lower
     cdef TailThread *t = inline_current_tails(d, program, True)
+    cdef uint64_t reach = PROGRAM_STACK_REACH if program else STACK_REACH
     cdef int64_t i
     cdef int why
     if t == NULL:
@@ -115,10 +116,9 @@ cdef bint inline_enter(Dispatch *d, const Probe *p, int program) noexcept nogil:
         if t.active[i].copy == copy:
             if t.active[i].sp == sp and p.loops:
                 return False
-            # A thread of a program may have several stacks, in any place.
-            if t.active[i].sp > sp and not program:
+            if t.active[i].sp > sp and t.active[i].sp - sp < reach and not program:
                 break  # this entry belongs to an outer call of the same function
-            if t.active[i].sp == sp or t.active[i].sp < sp and not program:
+            if t.active[i].sp <= sp and sp - t.active[i].sp < reach:
                 inline_forget_active(t, <uint32_t>i)  # the copy's stack frame no longer exists
         i -= 1
     if t.active_count == t.active_room:
@@ -156,7 +156,7 @@ cdef bint inline_leave(Dispatch *d, uint32_t copy, int program) noexcept nogil:
     """Record that the running thread has left a copy; return false if the thread was outside.
 
     In the kernel, it leaves the copy that it entered last.  In a program, which may have switched
-    to another stack since then, it leaves the one whose stack pointer is closest.
+    to another stack since then, it leaves the last one in this stack, or else the closest one.
     """
     cdef TailThread *t = inline_current_tails(d, program, False)
     cdef uint64_t sp = op_get(d, d.sp)
@@ -172,6 +172,8 @@ cdef bint inline_leave(Dispatch *d, uint32_t copy, int program) noexcept nogil:
             distance = t.active[i].sp - sp if t.active[i].sp > sp else sp - t.active[i].sp
             if found < 0 or distance < least:
                 found, least = i, distance
+            if distance < PROGRAM_STACK_REACH:
+                break
         i -= 1
     if found < 0:
         return False

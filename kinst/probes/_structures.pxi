@@ -201,7 +201,7 @@ cdef struct TailThread:
 cdef struct InlineCopy:
     uint32_t first  # index of the copy's first range
     uint32_t count
-    uint64_t order  # less than that of a copy inside of this one
+    uint64_t order  # lower than that of a copy inside this one
 
 cdef struct CodeRange:
     uint64_t low

@@ -111,10 +111,10 @@ cdef uint32_t table_probe_at(Dispatch *d, uint32_t site, uint32_t function,
 
 
 cdef void table_link(Dispatch *d, uint32_t site, uint32_t probe) noexcept:
-    """Add a probe to its site, behind those that fire before it.
+    """Add a probe to its site, in the order in which the probes fire.
 
-    What is outside is entered first and left last: a function, then the inline copies in it.  An
-    inline copy of one instruction is entered before it is left.
+    A function is entered before the inline copies in it, and left after them; the same holds for a
+    copy that contains another one.  A copy of one instruction is entered before it is left.
     """
     cdef uint32_t i = d.sites[site].first
     cdef uint32_t last = NONE

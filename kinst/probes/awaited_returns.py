@@ -5,11 +5,10 @@ from collections.abc import Callable
 from emu.host.errors import MemoryAccessError
 from emu.machine.machine import Machine
 from kinst.probes._dispatch import Dispatcher
-from kinst.probes.inline_copies import InlineCopies
+from kinst.probes.inline_copies import SAME_STACK, InlineCopies
 from kinst.probes.probed_code import ProbeError
 
 MAX_THREADS, MAX_TAILS = 1 << 16, 1 << 20
-SAME_STACK = 1 << 20  # maximum distance in bytes between two stack pointers into the same stack
 
 
 class AwaitedReturns:

@@ -11,6 +11,7 @@ from kinst.relocation.trap import GuestTrap
 from kinst.relocation.verdict import Copy, Refuse, RegisterState, Rewrite
 
 ENTERS, WAY_OUT, CALLS_OUT = 1, 2, 3  # roles of a probe in its inline copy
+SAME_STACK = 1 << 20  # maximum distance in bytes between two stack pointers into the same stack
 
 
 class ReadableState(Protocol):
@@ -76,9 +77,9 @@ class InlineCopies:
             other, entered = self._active[index]
             if other == copy and entered == sp and loops:
                 return False
-            if other == copy and entered > sp:
+            if other == copy and 0 < entered - sp < SAME_STACK:
                 break
-            if other == copy:
+            if other == copy and 0 <= sp - entered < SAME_STACK:
                 del self._active[index]
         self._active.append((copy, sp))
         return not silent

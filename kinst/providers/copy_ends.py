@@ -10,7 +10,7 @@ return, whatever loops and pieces the compiler has made of the copy.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dwarf.index import Function
 from emu.elf.symbols import Symbol
@@ -85,14 +85,17 @@ class CopiedInto(ABC):
         by_caller: dict[Symbol, list[Copy]] = {}
         made: list[MadeProbes] = []  # for each copy
         for copy in _merged(copies, self.function_at):
+            made.append(copy.made)
+            if not self._place(copy, copy.made):
+                continue
             known = self._known(copy, name)
-            made.append(known or MadeProbes([], [], []))
-            if known is None and self._place(copy, made[-1]):
-                copy.number = self.probes.dispatcher.add_copy(
-                    copy.ranges, min(one.number for one in copy.copies))
-                self.probes.copy_probes[self._key(copy, name)] = copy.made = made[-1]
-                for caller in copy.callers:
-                    by_caller.setdefault(caller, []).append(copy)
+            if known is not None:
+                made[-1] = known
+                continue
+            copy.number = self.probes.dispatcher.add_copy(
+                copy.ranges, min(one.number for one in copy.copies))
+            for caller in copy.callers:
+                by_caller.setdefault(caller, []).append(copy)
         ends: dict[int, list[tuple[Symbol, list[CopyEnd], list[CopyEnd]]]] = {}
         for caller, inside in by_caller.items():
             added = self.add_ends(
@@ -102,6 +105,7 @@ class CopiedInto(ABC):
                 ends.setdefault(copy.number, []).append((caller, entered, left))
         for copy in {c.number: c for inside in by_caller.values() for c in inside}.values():
             self._take(copy, ends[copy.number], copy.made, name)
+            self.probes.copy_probes[self._key(copy, name)] = copy.made
         found = MadeProbes([], [], [])
         for one in made:
             found.numbers.extend(one.numbers)
@@ -119,10 +123,10 @@ class CopiedInto(ABC):
     def _known(self, copy: Copy, name: str) -> MadeProbes | None:
         """Return the probes that an earlier description has created for a copy, or None."""
         known = self.probes.copy_probes.get(self._key(copy, name))
-        if not isinstance(known, MadeProbes) or any(
+        if not isinstance(known, MadeProbes) or not known.numbers or any(
                 self.probes.is_removed(number) for number in known.numbers):
             return None
-        return known
+        return replace(known, reports=[])
 
     def _place(self, copy: Copy, found: MadeProbes) -> bool:
         """Find the functions that hold a copy; return False if the copy must not be probed."""

@@ -164,7 +164,7 @@ def _functions(objects: Sequence[TracedObject], wanted: Wanted,
         near = [] if is_glob(wanted.function) else objects[0].file.symbols.similar(wanted.function)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         if reports:
-            raise ProbeError(reports[0])
+            raise ProbeError(reports[0], "D_PROC_FUNC")
         if _may_be_inline(wanted):
             hint = hint or program_inline.why_none(objects, wanted)
         raise ProbeError(f"{wanted.text}: {objects[0].name} has no function '{wanted.function}'"

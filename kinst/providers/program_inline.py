@@ -90,7 +90,7 @@ def copies_in(one: TracedObject, wanted: Wanted, reports: list[str]) -> list[Fun
         functions = None if wanted.debug is None else wanted.debug(one.file)
         return [] if functions is None else functions.copies(wanted.function)
     except DebugDataError as error:
-        reports.append(f"{wanted.text} (its inline copies): {error}")
+        reports.append(f"{wanted.text}: the inline copies are unknown: {error}")
         return []
 
 

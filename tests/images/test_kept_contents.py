@@ -9,7 +9,7 @@ import pytest
 
 from emu.elf.boot_options import COPIED, BootOptions, disk_image
 from emu.host.errors import KinstError
-from emu.host.fingerprint import fingerprint
+from emu.host.fingerprint import computed_fingerprint
 from emu.machine.machine import Until
 from emu.replay.inputs import ReplayError
 from emu.replay.kept import kept_from_json
@@ -178,18 +178,41 @@ def test_a_fingerprint_is_kept_until_a_file_changes(tmp_path, monkeypatch):
 
     def counted(modules, distributions=()):
         computed.append(modules)
-        fingerprint.cache_clear()
-        return fingerprint(modules, distributions)
+        return computed_fingerprint(modules, distributions)
 
-    monkeypatch.setattr(known_digests, "fingerprint", counted)
-    first = known_digests.known_fingerprint(("known_here",), ("unicorn",))
-    assert first == known_digests.known_fingerprint(("known_here",), ("unicorn",)) != (
-        known_digests.known_fingerprint(("known_here",)))
+    def known(*arguments):
+        """Return the fingerprint in another process."""
+        known_digests.known_fingerprint.cache_clear()
+        return known_digests.known_fingerprint(*arguments)
+
+    monkeypatch.setattr(known_digests, "computed_fingerprint", counted)
+    first = known(("known_here",), ("unicorn",))
+    assert first == known(("known_here",), ("unicorn",)) != known(("known_here",))
     assert len(computed) == 2
     (folder / "one.py").write_text("A = 1\n")
-    assert known_digests.known_fingerprint(("known_here",), ("unicorn",)) != first
+    assert known_digests.known_fingerprint(("known_here",)) != first  # another distribution
+    changed = known(("known_here",), ("unicorn",))
+    assert changed != first and len(computed) == 3
+    (folder / "one.py").write_text("A = 2\n")
+    # The modules that this process has loaded have not changed.
+    assert known_digests.known_fingerprint(("known_here",), ("unicorn",)) == changed
     for path in (tmp_path / "cache" / "digests").iterdir():
         path.write_text("no digest\n")
-    assert len(known_digests.known_fingerprint(("known_here",))) == 16
+    assert len(known(("known_here",))) == 16
     assert len(computed) == 4
-    fingerprint.cache_clear()
+
+
+def test_a_fingerprint_of_files_that_change_meanwhile_is_not_kept(tmp_path, monkeypatch):
+    (tmp_path / "changing.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def changing(modules, distributions=()):
+        found = computed_fingerprint(modules, distributions)
+        (tmp_path / "changing.py").write_text("A = 1\n")
+        return found
+
+    monkeypatch.setattr(known_digests, "computed_fingerprint", changing)
+    known_digests.known_fingerprint.cache_clear()
+    known_digests.known_fingerprint(("changing",))
+    assert not list((tmp_path / "cache" / "digests").iterdir())
+    known_digests.known_fingerprint.cache_clear()

@@ -10,6 +10,9 @@ FUNCTIONS = [
     ("push", "", True), ("gone", "", False), ("read", "_ZN3one6Reader4readEl", True),
     ("read", "_ZN3two6Reader4readEl", True), ("as<int>", "_ZN3one6Reader2asIiEET_S2_", True),
     ("as<long>", "_ZN3one6Reader2asIlEET_S2_", True), ("assign", "_ZN3one6assignEv", True),
+    ("read", "_ZN4Vec34readEv", True), ("tiny", "_ZN12_GLOBAL__N_14tinyEi", True),
+    ("operator[]", "_ZN1AixEi", True), ("~Reader", "_ZN6ReaderD2Ev", True),
+    ("operator()", "_ZZ4mainENK3$_0clEl", True),
 ]
 
 
@@ -43,7 +46,8 @@ def test_a_function_is_found_by_its_symbol_only(symbol, found):
 
 def test_the_symbols_of_a_name_are_known():
     functions = ProgramFunctions(Index(), Types())
-    assert functions.symbols("read") == ["_ZN3one6Reader4readEl", "_ZN3two6Reader4readEl"]
+    assert functions.symbols("read") == [
+        "_ZN3one6Reader4readEl", "_ZN3two6Reader4readEl", "_ZN4Vec34readEv"]
     assert functions.symbols("as") == [
         "_ZN3one6Reader2asIiEET_S2_", "_ZN3one6Reader2asIlEET_S2_"]
     assert functions.symbols("gone") == functions.symbols("none") == []

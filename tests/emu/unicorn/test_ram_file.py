@@ -124,7 +124,10 @@ def test_the_file_belongs_to_one_snapshot_and_one_boot_of_the_host(tmp_path, mon
     for number in range(boots.KEPT_RAM + 3):
         boots.ram_path(f"{number:032}").touch()
     kept = list((tmp_path / "ram").iterdir())
-    assert len(kept) <= boots.KEPT_RAM + 1 and one not in kept
+    assert len(kept) == boots.KEPT_RAM and one not in kept
+    monkeypatch.setattr(boots, "_host_boot", lambda: "")
+    assert boots.ram_path("0" * 64) is None
+    assert boots.booted(image, MEMORY).memory_part.base is None
 
 
 def test_the_cache_command_counts_what_a_file_with_holes_occupies(tmp_path, monkeypatch):

@@ -313,11 +313,13 @@ def test_a_copy_is_forgotten_when_its_frame_is_gone(booted, table):
     breakpoints, found, _offsets = made(booted, Index([[span(table, 1, 2)]]), "entry")
     native, number = breakpoints.dispatcher, found.numbers[0]
     twin, sp = InlineCopies(native), booted.sp
-    for at in (sp, sp + 64):
-        booted.write_register(booted.arch.sp, at)
-        assert twin.enter(number, at) and native.enter_copy(number)
-    assert [twin.leave(number), twin.leave(number)] == [True, False]
-    assert [native.leave_copy(number), native.leave_copy(number)] == [True, False]
+    for distance, left in ((64, [True, False]), (1 << 21, [True, True])):  # in another stack
+        for at in (sp, sp + distance):
+            booted.write_register(booted.arch.sp, at)
+            assert twin.enter(number, at) and native.enter_copy(number)
+        assert [twin.leave(number), twin.leave(number)] == left
+        assert [native.leave_copy(number), native.leave_copy(number)] == left
+        assert not twin.leave(number) and not native.leave_copy(number)
     booted.restore(kept)
 
 
@@ -354,6 +356,7 @@ def test_two_descriptions_of_one_copy_have_the_same_probes(booted, table):
     first = inline.create(breakpoints, index, "tiny", "entry")
     assert inline.create(breakpoints, index, "tiny", "entry", module="ker*") == first
     assert inline.create(breakpoints, index, "tiny", "return").numbers != first.numbers
+    assert not inline.create(breakpoints, index, "tiny", "entry", module="no*", whole=False).text
     breakpoints.dispatcher.remove(first.numbers[0])
     again = inline.create(breakpoints, index, "tiny", "entry").numbers
     assert again[0] not in first.numbers and again[1] == first.numbers[1]

@@ -193,8 +193,8 @@ def test_damaged_debug_data_is_reported(booted, pieces, message):
     found = Pid().create(Table(booted), wanted("", "crc32", program=lambda _number: program,
                                                debug=damaged))
     assert len(found.numbers) == 1
-    assert found.reports == ["pid17::crc32:entry (its inline copies): bad unit"]
-    with pytest.raises(ProbeError, match=r"\(its inline copies\): bad unit"):
+    assert found.reports == ["pid17::crc32:entry: the inline copies are unknown: bad unit"]
+    with pytest.raises(ProbeError, match="the inline copies are unknown: bad unit"):
         Pid().create(Table(booted), wanted("", "tiny", program=lambda _number: program,
                                            debug=damaged))
     for name, message in (("tiny", "its inline copies were optimized away"),
@@ -227,4 +227,14 @@ def test_a_copy_in_a_program_is_not_forgotten_while_its_thread_is_in_another_sta
             assert native.enter_copy(number)
             assert native.leave_copy(number)
         assert not native.leave_copy(number)
+    sp = booted.sp
+    for at in (sp, sp - 48):  # the inner one is left by a tail call, after the epilogue
+        booted.write_register(booted.arch.sp, at)
+        assert native.enter_copy(number)
+    for at in (sp - 8, sp + 40):
+        booted.write_register(booted.arch.sp, at)
+        assert native.leave_copy(number)
+    booted.write_register(booted.arch.sp, sp)
+    assert native.enter_copy(number) and native.leave_copy(number)
+    assert not native.leave_copy(number)
     booted.restore(kept)
