@@ -143,7 +143,10 @@ def theirs(recorded, rows, arch, folder):
              str(SCRIPT)], capture_output=True, text=True, timeout=1500, check=False,
             env=os.environ | {"POSITIONS": str(folder / "positions"), "FRAMES": str(FRAMES),
                               "RESULTS": str(folder / "results")})
-        assert server.wait(60) == 0, done.stderr
+        try:
+            assert server.wait(60) == 0, done.stderr
+        finally:
+            server.kill()  # otherwise a failure would wait for ever
     found = [json.loads(row) for row in (folder / "results").read_text().splitlines()]
     assert len(found) == len(rows), done.stderr
     return found
