@@ -4,12 +4,13 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from emu.arch.architectures import arch_of
 from emu.elf.image import Image
-from emu.host.atomic_file import PART
+from emu.host.atomic_file import PART, drop_abandoned
 from emu.host.errors import KinstError, SnapshotError
 from emu.host.fingerprint import machine_modules
 from emu.host.printable import plain
@@ -143,7 +144,7 @@ def ram_path(digest: str) -> Path | None:
             os.utime(path)
         else:
             _keep_latest(path.parent.glob("*.ram"), KEPT_RAM - 1)
-            _keep_latest(path.parent.glob(f".*{PART}"), 1)  # files of killed writers
+            drop_abandoned(path.parent, f".*{PART}", time.time())  # of earlier boots of the host
     return path
 
 

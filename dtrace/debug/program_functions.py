@@ -2,11 +2,9 @@
 
 import bisect
 import functools
-import hashlib
 import re
 
-from dtrace.debug.debug_index import index_of
-from dtrace.debug.program_types import dwarf_of, types_when_moved
+from dtrace.debug.program_types import program_index, types_when_moved
 from dwarf.dwarf_types import DwarfTypes
 from dwarf.index import DebugIndex, Function
 from emu.elf.program import ProgramFile
@@ -33,8 +31,11 @@ class ProgramFunctions:
 
     def copies(self, symbol: str) -> list[Function]:
         """Return the inline copies of the function whose symbol has a name."""
-        return [copy for name in self._names(symbol) for copy in self._index.copies(name)
-                if self._symbol(copy) == symbol]
+        for name in self._names(symbol):
+            found = [copy for copy in self._index.copies(name) if self._symbol(copy) == symbol]
+            if found:  # a function has one name
+                return found
+        return []
 
     def is_declared(self, symbol: str) -> bool:
         """Return whether there is such a function, with code or without."""
@@ -87,7 +88,5 @@ def program_functions(file: ProgramFile) -> ProgramFunctions | None:
 
     :raises DebugDataError: if it is damaged.
     """
-    found, types = dwarf_of(file), types_when_moved(file, 0)
-    if found is None or types is None:
-        return None
-    return ProgramFunctions(index_of(found, hashlib.sha256(found.data).hexdigest()), types)
+    index, types = program_index(file), types_when_moved(file, 0)
+    return None if index is None or types is None else ProgramFunctions(index, types)

@@ -7,6 +7,7 @@ from dtrace.debug.debug_index import index_of
 from dwarf.ctf import ctf_types
 from dwarf.debug_file import DebugDataError, debug_file
 from dwarf.dwarf_types import DwarfTypes
+from dwarf.index import DebugIndex
 from dwarf.types import Types
 from emu.elf.program import ProgramFile
 from emu.elf.reader import ElfFile
@@ -40,9 +41,18 @@ def types_when_moved(file: ProgramFile, moved: int) -> DwarfTypes | None:
         have the addresses in memory.
     :raises DebugDataError: if the debug data is damaged.
     """
+    found, index = dwarf_of(file), program_index(file)
+    return None if found is None or index is None else DwarfTypes(found, index, moved)
+
+
+@functools.lru_cache(maxsize=MOST_FILES)
+def program_index(file: ProgramFile) -> DebugIndex | None:
+    """Return the index of a file's DWARF, or None if it has none.
+
+    :raises DebugDataError: if the debug data is damaged.
+    """
     found = dwarf_of(file)
-    return None if found is None else DwarfTypes(
-        found, index_of(found, hashlib.sha256(found.data).hexdigest()), moved)
+    return None if found is None else index_of(found, hashlib.sha256(found.data).hexdigest())
 
 
 def dwarf_of(file: ProgramFile) -> ElfFile | None:

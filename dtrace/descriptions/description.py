@@ -102,10 +102,7 @@ def create(
             made = _made(breakpoints, meant, Wanted(
                 text, function, name, unsafe, index, module, wanted.provider, types,
                 program, programs, program_functions))
-            created.numbers.extend(made.numbers)
-            created.text.extend(made.text)
-            created.reports.extend(made.reports)
-            created.copies.update(made.copies)
+            created.add(made)
         return created
     except ProbeError as error:
         raise ProbeError(f"invalid probe specifier {error}", error.tag) from None
@@ -176,10 +173,7 @@ def _made(breakpoints: ProbeTable, providers: Sequence[Provider], asked: Wanted)
         except ProbeError as error:
             refusals.append(error)
             continue
-        created.numbers.extend(made.numbers)
-        created.text.extend(made.text)
-        created.reports.extend(made.reports)
-        created.copies.update(made.copies)
+        created.add(made)
     if len(refusals) == len(providers):
         raise refusals[-1 if names_process(asked.provider) else 0]
     return created

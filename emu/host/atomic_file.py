@@ -16,8 +16,12 @@ ABANDONED = 3600  # seconds without a write after which a temporary file counts 
 
 def _drop_abandoned(path: Path, present: Path) -> None:
     """Remove the temporary files that killed writers of ``path`` left behind."""
-    now = present.stat().st_mtime
-    for other in path.parent.glob(f".{glob.escape(path.name)}.*{PART}"):
+    drop_abandoned(path.parent, f".{glob.escape(path.name)}.*{PART}", present.stat().st_mtime)
+
+
+def drop_abandoned(folder: Path, pattern: str, now: float) -> None:
+    """Remove the temporary files that match a pattern and have not been written for an hour."""
+    for other in folder.glob(pattern):
         # Ignore a file that was already removed or belongs to another user.
         with contextlib.suppress(OSError):
             if now - other.stat().st_mtime > ABANDONED:

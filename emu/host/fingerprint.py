@@ -37,7 +37,7 @@ def computed_fingerprint(modules: tuple[str, ...], distributions: tuple[str, ...
 
 
 def files_of(modules: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
-    """Yield the files of modules, each with the module's name, in the order of the fingerprint.
+    """Yield the files of modules, each with the name of its module, in a fixed order.
 
     :raises ImportError: if a module is not installed.
     """

@@ -97,7 +97,7 @@ class SourceFile(Protocol):
         ...
 
     def give_back(self, at: int, forks: int) -> None:
-        """Release a part."""
+        """Release the part at an offset."""
         ...
 
 

@@ -36,7 +36,7 @@ class RamFile:
         return 0
 
     def give_back(self, at: int, forks: int) -> None:
-        """Do nothing: the file is closed when no RAM is mapped from it."""
+        """Do nothing, because the file has only one part."""
 
 
 def opened(path: Path, most: int) -> RamFile | None:

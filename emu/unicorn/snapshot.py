@@ -193,7 +193,7 @@ def _restored(path: Path, image: Image, text: bytes | memoryview, body: memoryvi
         machine = UnicornMachine(image, memory=int(header["memory"]))
         if ram is not None:
             if ram.size != machine.memory:
-                raise SnapshotError(f"{path}: belongs to a machine with another size of memory")
+                raise SnapshotError(f"{path}: belongs to a machine with a different memory size")
             machine.memory_part.restore(MemoryImage(ram))
         if body is not None:
             _restore_image(machine, header.get("image", []), path)

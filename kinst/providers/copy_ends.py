@@ -43,7 +43,7 @@ class Copy:
 
 
 class CopiedInto(ABC):
-    """Code that inline copies are in: that of the kernel, or of an object of a process.
+    """Code that contains inline copies: the kernel, or an object that a process has mapped.
 
     :param where: the probe description, for messages.
     """
@@ -108,10 +108,7 @@ class CopiedInto(ABC):
             self.probes.copy_probes[self._key(copy, name)] = copy.made
         found = MadeProbes([], [], [])
         for one in made:
-            found.numbers.extend(one.numbers)
-            found.text.extend(one.text)
-            found.reports.extend(one.reports)
-            found.copies.update(one.copies)
+            found.add(one)
         # Drop duplicates, since static functions may share a name.
         found.text[:] = dict.fromkeys(found.text)
         return found

@@ -74,10 +74,7 @@ def _ends_by_pattern(probes: ProbeTable, wanted: Wanted, index: Callable[[], Deb
     for name in names:
         made = inline.create(probes, known, name, wanted.name, wanted.unsafe, wanted.module,
                              whole=False)
-        found.numbers.extend(made.numbers)
-        found.text.extend(made.text)
-        found.reports.extend(made.reports)
-        found.copies.update(made.copies)
+        found.add(made)
     if not found.numbers and refusal is not None:
         raise ProbeError(f"{wanted.text}: no function or inline copy that matches "
                          f"'{wanted.function}' can be probed") from refusal

@@ -75,10 +75,7 @@ class Pid(Provider):
             found.text.append(wanted.text)
         for one, inside in copies if wanted.name in KINDS else ():
             made = program_inline.create(probes, program.process, number, one, inside, wanted)
-            found.numbers.extend(made.numbers)
-            found.text.extend(made.text)
-            found.reports.extend(made.reports)
-            found.copies.update(made.copies)
+            found.add(made)
         if not found.numbers:
             raise refusal or ProbeError(found.reports[0] if found.reports else (
                 f"{wanted.text}: no instruction matches this probe name"))

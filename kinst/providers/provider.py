@@ -78,6 +78,13 @@ class MadeProbes:
     reports: list[str]
     copies: dict[int, list[Function]] = field(default_factory=dict)
 
+    def add(self, more: "MadeProbes") -> None:
+        """Add the probes that were created for another part of the description."""
+        self.numbers.extend(more.numbers)
+        self.text.extend(more.text)
+        self.reports.extend(more.reports)
+        self.copies.update(more.copies)
+
 
 def inlined_only(probes: ProbeTable, wanted: Wanted) -> str:
     """Return a hint if a missing function exists as inline copies, otherwise an empty string."""

@@ -5,7 +5,7 @@ import pytest
 from dtrace.debug.program_functions import ProgramFunctions
 from dwarf.index import Function
 
-# Name in the debug data, name of the symbol if it is another one, whether there are copies.
+# (name in the debug data, name of the symbol if it differs, whether there are inline copies)
 FUNCTIONS = [
     ("push", "", True), ("gone", "", False), ("read", "_ZN3one6Reader4readEl", True),
     ("read", "_ZN3two6Reader4readEl", True), ("as<int>", "_ZN3one6Reader2asIiEET_S2_", True),
