@@ -6,6 +6,7 @@ specification, chapter "Instruction Format".  The tests compare the results with
 does not decode APX; they list the other differences.
 """
 
+from cpython.pycapsule cimport PyCapsule_New
 from libc.stdint cimport uint8_t, uint32_t
 
 cdef enum:
@@ -246,3 +247,26 @@ def lengths(const uint8_t[::1] code):
         found.append(size)
         at += size
     return found
+
+
+cdef uint32_t split(const uint8_t *code, uint32_t size, uint32_t *last) noexcept nogil:
+    """Return how many instructions ``code`` holds, or 0 if one is invalid or incomplete.
+
+    :param last: receives the offset of the last one.
+    """
+    cdef Layout layout
+    cdef uint32_t at = 0
+    cdef uint32_t count = 0
+    cdef uint32_t length
+    while at < size:
+        length = lay_out(code + at, min(size - at, <uint32_t>15), &layout)
+        if length == 0 or length > size - at:
+            return 0
+        last[0] = at
+        at += length
+        count += 1
+    return count
+
+
+# For ``Engine.set_branches``.
+SPLIT = PyCapsule_New(<void *>split, "emu.split", NULL)

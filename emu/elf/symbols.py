@@ -250,6 +250,11 @@ class SymbolTable:
         """Yield all functions (STT_FUNC) with a nonzero size, in address order."""
         return (self._symbol(entry) for entry in self._index())
 
+    def function_addresses(self) -> list[int]:
+        """Return the addresses of all functions with a nonzero size, in ascending order."""
+        return sorted(
+            address for address, *_ in rows(self._raw, len(self._strings), (STT_FUNC,), True))
+
     def names(self, kinds: Collection[int] = KINDS) -> set[str]:
         """Return the names of all symbols of the given types (``STT_`` numbers)."""
         return {self._text(entry[2]) for entry in self._entries if entry[3] in kinds}

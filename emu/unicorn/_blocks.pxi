@@ -19,6 +19,39 @@ cdef int block_end(Clock *c) noexcept nogil:
         if last & c.end_mask != c.end_value:
             set_block_end(c, c.before, c.before_size, c.before_size >> 2, END_CUT)
             return END_CUT
+    return END_UNKNOWN if c.slow else branch_end(c)
+
+
+cdef uint32_t split(Clock *c, const uint8_t *code, uint32_t size, uint32_t *last) noexcept nogil:
+    """Return the number of instructions in ``code`` and the offset of the last one, or 0."""
+    if c.fixed:
+        if size & (1 << c.fixed_bits) - 1:
+            return 0
+        last[0] = size - (1 << c.fixed_bits)
+        return size >> c.fixed_bits
+    return 0 if c.split == NULL else c.split(code, size, last)
+
+
+cdef int branch_end(Clock *c) noexcept nogil:
+    """Return END_ITSELF if the previous block ends with a branch, else END_UNKNOWN."""
+    cdef uint8_t code[PREFIX_BYTES + 4]
+    cdef uint32_t last = 0
+    cdef uint32_t first, count, size = c.before_size
+    cdef int i
+    if c.branch_count == 0 or not 0 < size <= PREFIX_BYTES or not guest_read(
+            c, c.before, code, size):
+        return END_UNKNOWN
+    memset(code + size, 0, 4)
+    count = split(c, code, size, &last)
+    if count == 0 or count > 0xFFFF or last >= size:
+        return END_UNKNOWN
+    memcpy(&first, code + last, 4)
+    for i in range(c.branch_count):
+        if (size - last == c.branches[i].size
+                and first & c.branches[i].mask == c.branches[i].value):
+            if set_block_end(c, c.before, size, count, END_ITSELF) != 0:
+                return END_UNKNOWN
+            return END_ITSELF
     return END_UNKNOWN
 
 

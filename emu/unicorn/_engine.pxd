@@ -77,6 +77,10 @@ ctypedef void (*unusual_fn)(Clock *c, uint64_t address, uint32_t size) noexcept 
 # ``Clock.walked`` then holds the entries that were read. Return False if the address is not mapped.
 ctypedef bint (*walk_fn)(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil
 
+# Return how many instructions ``code`` holds, and set ``last`` to the offset of the last one, or
+# return 0 if that is not certain.
+ctypedef uint32_t (*split_fn)(const uint8_t *code, uint32_t size, uint32_t *last) noexcept nogil
+
 # Wrap a function pointer in a capsule for other native modules; ``kind`` names its type.
 cdef inline object native(void *function, const char *kind):
     return PyCapsule_New(function, kind, NULL)
@@ -124,6 +128,7 @@ cdef enum:
     MAX_WALK = 8  # maximum number of page table levels
     MAX_PLACES = 8
     MAX_TRAPPED = 4
+    MAX_BRANCHES = 4
     MAX_YIELDS = 4
     MAX_TRANSLATED = 1024  # maximum number of recorded pages with recently translated code
     CODE_KNOWN = 1  # page state: code on the page was translated
@@ -170,6 +175,13 @@ cdef struct BlockPrefix:
     uint32_t size  # number of bytes, or 0 in an unused entry
     uint32_t count
     uint8_t code[PREFIX_BYTES]
+
+
+# A form of conditional branches: they have ``size`` bytes, and the first four match.
+cdef struct BranchForm:
+    uint32_t size
+    uint32_t mask
+    uint32_t value
 
 
 # A range of RAM in which Unicorn looks at all stores of the guest.
@@ -354,6 +366,10 @@ cdef struct Clock:
     # With fixed-length instructions, only ``word & end_mask == end_value`` ends a block by itself.
     uint32_t end_mask
     uint32_t end_value
+    # Instructions of a given size that match a (mask, value) pair always end a block by themselves.
+    split_fn split
+    int branch_count
+    BranchForm branches[MAX_BRANCHES]
     # While this flag is set, instructions that match a (mask, value) pair below trap in user mode.
     uint8_t program_traps
     int trapped_count

@@ -52,6 +52,7 @@ cdef int64_t executed(Clock *c, uint64_t pc) noexcept nogil:
     cdef uint64_t behind = pc - c.address
     cdef uint8_t code[PREFIX_BYTES]
     cdef BlockPrefix *prefix
+    cdef uint32_t count, last
     if behind >= c.size or c.count == 0:
         return c.count
     if behind == 0:
@@ -62,9 +63,14 @@ cdef int64_t executed(Clock *c, uint64_t pc) noexcept nogil:
                                                                      <uint32_t>behind):
         return -1
     prefix = prefix_at(c, code, <uint32_t>behind)
-    if prefix.size != behind or memcmp(prefix.code, code, behind) != 0:
+    if prefix.size == behind and memcmp(prefix.code, code, behind) == 0:
+        return prefix.count
+    count = split(c, code, <uint32_t>behind, &last)
+    if count == 0:
         return -1
-    return prefix.count
+    count = min(count, c.count)  # the CPU model may count several instructions as one
+    learn_prefix(c, code, <uint32_t>behind, count)
+    return count
 
 
 cdef bint delivered(Clock *c, uint32_t vector, uint64_t pc, int64_t count) noexcept nogil:

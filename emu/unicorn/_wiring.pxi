@@ -473,6 +473,26 @@ cdef class EngineWiring:
         self.clock.end_mask = mask
         self.clock.end_value = value
 
+    def set_branches(self, module, branches):
+        """Set the conditional branches, which always end a block by themselves.
+
+        :param module: has the architecture's function ``SPLIT``; None: the length is fixed.
+        :param branches: (size in bytes, mask, value) for each form; the first four bytes of such
+            an instruction, in little-endian order, match the value where the mask has bits.
+        """
+        cdef int i = 0
+        if module is None and not self.clock.fixed:
+            raise ValueError("a module with SPLIT is needed: the instruction length is not fixed")
+        if len(branches) > MAX_BRANCHES:
+            raise ValueError(f"{len(branches)} forms of branches; the limit is {MAX_BRANCHES}")
+        self.clock.branch_count = 0
+        for size, mask, value in branches:
+            self.clock.branches[i] = BranchForm(size, mask, value)
+            i += 1
+        if module is not None:
+            self.clock.split = <split_fn>PyCapsule_GetPointer(module.SPLIT, "emu.split")
+        self.clock.branch_count = i
+
     def set_last_address(self, int register):
         """Set the register that holds the address of the last FPU instruction (x87 FIP).
 

@@ -12,6 +12,7 @@ from typing import Any
 import unicorn
 import unicorn.x86_const as uc
 
+import emu.amd64._layout as _layout
 import emu.unicorn.amd64._cpu as _cpu
 from emu.amd64 import registers
 from emu.amd64.arch import FRAME, LARGE, PRESENT
@@ -43,6 +44,8 @@ WITH_ERROR_CODE = {8, 10, 11, 12, 13, 14, 17, 21}
 STI = 0xFB
 INT3 = b"\xcc"
 PAUSE = b"\xf3\x90"
+# Conditional branches, as in Engine.set_branches: Jcc rel8 and Jcc rel32.
+BRANCHES = ((2, 0xF0, 0x70), (6, 0xF0FF, 0x800F))
 NMI_MASKED = 1 << 2  # bit of QEMU's hflags2 (HF2_NMI_MASK)
 HLT = 0xF4
 PREFIXES = bytes((0x66, 0x67, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0xF2, 0xF3, *range(0x40, 0x50)))
@@ -211,6 +214,7 @@ class Amd64Cpu(Cpu):
         native.set_exceptions(
             _cpu, [*_exception_fields(), _shadow_field().fields["hflags"][0], *_register_places()])
         native.set_page_walk(_cpu)
+        native.set_branches(_layout, BRANCHES)
         native.set_no_execute(NO_EXECUTE)
         native.set_last_address(uc.UC_X86_REG_FIP)
         native.hook_system_call(uc.UC_X86_INS_SYSCALL, SYSCALL)

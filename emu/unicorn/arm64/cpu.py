@@ -68,6 +68,8 @@ LDXP = bytes.fromhex("20087fc8")  # ldxp x0, x2, [x1]
 # Among valid instructions, only branches, exceptions and system instructions end a block
 # (Arm ARM C4.1).
 END_MASK, END_VALUE = 0x1C000000, 0x14000000
+# Conditional branches, as in Engine.set_branches: B.cond, CBZ and CBNZ, TBZ and TBNZ.
+BRANCHES = ((4, 0xFF000010, 0x54000000), (4, 0x7E000000, 0x34000000), (4, 0x7E000000, 0x36000000))
 
 
 def new_scratch() -> unicorn.Uc:
@@ -200,6 +202,7 @@ class ArmCpu(Cpu):
         native.trap_in_programs(FLOATING_POINT, registers.key(*registers.SYSTEM["cpacr_el1"]), FPEN)
         native.set_page_blocks(10)
         native.set_block_ends(END_MASK, END_VALUE)
+        native.set_branches(None, BRANCHES)
         native.set_page_walk(_cpu)
         native.set_user_mode(uc.UC_ARM64_REG_PSTATE, EL_BITS, 0)
         native.set_interrupt_mask(uc.UC_ARM64_REG_PSTATE, PSTATE_I, 0)

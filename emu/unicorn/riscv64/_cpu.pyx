@@ -11,7 +11,7 @@ in a saved context: accessing them as control and status registers through Unico
 long as the kernel's whole breakpoint path.
 """
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 import unicorn.riscv_const as uc
 
@@ -191,11 +191,26 @@ cdef void forget(Clock *c) noexcept nogil:
     c.context_restore(c.uc, c.context)
 
 
+cdef uint32_t split(const uint8_t *code, uint32_t size, uint32_t *last) noexcept nogil:
+    """Return how many instructions ``code`` holds, or 0 if the last one is incomplete.
+
+    :param last: receives the offset of the last one.
+    """
+    cdef uint32_t at = 0
+    cdef uint32_t count = 0
+    while at < size:
+        last[0] = at
+        at += 4 if code[at] & 3 == 3 else 2
+        count += 1
+    return count if at == size else 0
+
+
 WALK = native(<void *>walk, "emu.walk")
 # Maximum number of stack bytes that a kernel's breakpoint path may use.  The teaching kernel uses
 # 304, and GENERIC uses 320.
 FOOTPRINT = 2048
 KEEP = native(<void *>keep, "emu.keep")
 ENTER = native(<void *>enter, "emu.enter")
+SPLIT = native(<void *>split, "emu.split")
 DELIVER = native(<void *>deliver, "emu.deliver")
 FORGET = native(<void *>forget, "emu.forget")

@@ -49,6 +49,8 @@ INTERRUPT = 1 << 63
 WFI = (0x10500073).to_bytes(4, "little")
 NOP = (0x00000013).to_bytes(4, "little")
 MAY_END_BLOCK = (0x63, 0x67, 0x6F, 0x73, 0x0F)  # opcodes: branches, JALR, JAL, SYSTEM, MISC-MEM
+# Conditional branches, as in Engine.set_branches: BRANCH, C.BEQZ and C.BNEZ.
+BRANCHES = ((4, 0x7F, 0x63), (2, 0xE003, 0xC001), (2, 0xE003, 0xE001))
 LR = (0x1005B52F).to_bytes(4, "little")  # lr.d a0, (a1)
 BREAKPOINT, ILLEGAL, ECALL_U, ECALL_S = 3, 2, 8, 9
 USER_MODE, MACHINE_MODE = 0, 3
@@ -167,7 +169,7 @@ def cycle_reads(image: Image) -> list[int]:
     Padding between functions is instructions, or zeros, which count as instructions of 2 bytes.
     """
     addresses = []
-    functions = sorted(f.address for f in image.symbols.functions())
+    functions = image.symbols.function_addresses()
     for virtual, data in image.code():
         at = 0
         for match in counter_reads(data):
@@ -212,6 +214,7 @@ class RiscvCpu(Cpu):
         native, places = machine.engine, _control_places()
         native.set_page_walk(_cpu)
         native.set_page_blocks(12)
+        native.set_branches(_cpu, BRANCHES)
         native.set_breakpoint_exception(
             _cpu, places["pc"], [places[n] for n in _cpu.PLACES])
         native.set_exceptions(_cpu, [_fault_address()], pc_ahead=4)

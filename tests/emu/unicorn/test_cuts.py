@@ -1,6 +1,7 @@
 """Tests that inspecting, stopping or saving a machine does not change its run."""
 
 import contextlib
+import importlib
 import random
 import tempfile
 from pathlib import Path
@@ -164,6 +165,37 @@ def test_the_fast_path_at_a_block_start_matches_the_slow_path(image):
         machine.run(Until(console="ticks\r\nteaching> "))
         ends.append((machine.instructions, machine.now, machine.engine.blocks, machine.digest()))
     assert ends[0] == ends[1]
+
+
+def test_every_form_of_conditional_branch_ends_a_block(booted):
+    """The engine does not ask the CPU model about them."""
+    cpu = booted.cpu
+    branches = importlib.import_module(type(cpu).__module__).BRANCHES
+    chosen, width = random.Random(5), (1 << 32) - 1
+    for size, mask, value in branches:
+        for _ in range(300):
+            word = chosen.getrandbits(32) & ~mask & width | value
+            code = (word.to_bytes(4, "little") + bytes(4))[:size]
+            assert cpu._block_ends(code), code.hex()
+            assert booted.engine.split(code) == (1, 0)
+
+
+def test_code_is_split_natively_as_in_python(booted):
+    chosen, certain = random.Random(6), 0
+    segment = next(segment for segment in booted.image.segments if segment.executable)
+    functions = [f for f in booted.image.symbols.functions()
+                 if segment.virtual <= f.address < segment.virtual + len(segment.data)]
+    for _ in range(2000):
+        function = chosen.choice(functions)
+        at = function.address - segment.virtual + 4 * chosen.randrange(8)
+        code = chosen.choice((bytes(segment.data[at : at + chosen.randrange(1, 60)]),
+                              chosen.randbytes(chosen.randrange(1, 30))))
+        native = booted.engine.split(code)
+        if native is not None:
+            pieces = booted.arch.split(code)
+            assert native == (len(pieces), len(code) - len(pieces[-1])), code.hex()
+            certain += 1
+    assert certain > 300
 
 
 class Looking(RuleBasedStateMachine):
