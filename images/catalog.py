@@ -13,6 +13,7 @@ from emu.arch.architectures import ARCHITECTURES, arch_of
 from emu.elf.image import Image, load_image
 from emu.elf.linked_image import SUFFIX, with_modules
 from emu.host.errors import ImageError, KinstError
+from images.known_digests import with_known_identity
 
 TEACHING = Path(__file__).resolve().parent / "build"
 FLAVOURS = ("amd64-illumos",)  # additional variants of the teaching kernel
@@ -162,6 +163,7 @@ def find(text: str, modules: Sequence[str] = ()) -> Image:
                              "for a list")
     kernel = load_image(path)
     arch_of(kernel)
+    kernel = with_known_identity(kernel)
     return with_modules(kernel, [module_path(kernel, name) for name in modules])
 
 

@@ -1,4 +1,4 @@
-"""Digests of large files, and of all files of the code, kept in the cache until a file changes.
+"""Digests of kernels, large files and all files of the code, kept in the cache.
 
 A change of a file changes its state (``emu/host/input_file.py``), so the digest is computed again.
 """
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from emu.elf.boot_options import BootOptions, DiskImage
+from emu.elf.image import Image
 from emu.host.atomic_file import replacing
 from emu.host.fingerprint import computed_fingerprint, files_of, version_of
 from emu.host.input_file import HeldFile, State, state_of
@@ -18,12 +19,19 @@ from images.cache import cached_file
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 SHORT = re.compile(r"[0-9a-f]{16}")
-VERSION = 1  # increases when the same files get another fingerprint
+IDENTITY = re.compile(r"([0-9a-f]+|none)-[0-9a-f]{32}")
+VERSION = 1  # increases when the same files get another fingerprint or identity
 
 
 def with_known_digests(options: BootOptions) -> BootOptions:
     """Return boot options whose large disks have their digests."""
     return replace(options, disks=tuple(map(_known, options.disks)))
+
+
+def with_known_identity(image: Image) -> Image:
+    """Return a kernel image that has its ``kernel_identity``."""
+    return replace(image, known=_kept(("kernel", VERSION, image.states), IDENTITY,
+                                      lambda: image.kernel_identity))
 
 
 def _known(disk: DiskImage) -> DiskImage:

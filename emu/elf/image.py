@@ -24,6 +24,7 @@ from emu.elf.reader import (
 )
 from emu.elf.symbols import SHN_UNDEF, SYMBOL, SymbolTable
 from emu.host.errors import ImageError
+from emu.host.input_file import State
 
 MAX_NOTE = 65536
 SHF_EXECINSTR = 4
@@ -67,6 +68,8 @@ class Image:
     build_id: str
     modules: tuple[Module, ...] = ()  # modules in address order; they follow the kernel in memory
     options: BootOptions = NOTHING  # options for the boot loader
+    states: tuple[State, ...] = field(default=(), compare=False)  # the kernel's files (state_of)
+    known: str = field(default="", compare=False)  # kernel_identity; "": it must be computed
 
     @property
     def path(self) -> Path:
@@ -99,6 +102,8 @@ class Image:
         The digest covers everything that a machine can see: segments, entry, and symbols, because
         a boot finds functions by name.  A file that was changed in place keeps its build ID.
         """
+        if self.known:
+            return self.known
         h = hashlib.sha256(f"{self.build_id} {self.machine} {self.entry}".encode())
         for s in self.segments:
             place = f"{s.virtual} {s.physical} {s.memory_size} {s.flags} {len(s.data)}"
@@ -221,9 +226,11 @@ def load_image(path: Path, debug: Path | None = None) -> Image:
         raise ImageError(f"{path}: has nothing to load, because it has no PT_LOAD segment")
     _check_overlap(segments, path)
     debug = debug or path.with_name(path.name + ".debug")
-    stripped = ""
+    stripped, states = "", [file.state]
     if not entries and debug.is_file():
-        other = _debug_symbols(debug)
+        named = ElfFile(read_file(debug))
+        states.append(named.file.state)
+        other = _debug_symbols(named)
         if build_id and other[2] and build_id != other[2]:
             raise ImageError(f"{debug}: comes from a different build than {path}; "
                              "get the matching debug file")
@@ -235,7 +242,7 @@ def load_image(path: Path, debug: Path | None = None) -> Image:
             raise ImageError(f"{path}: has no symbols; {stripped}")
     code_ranges = [(s.virtual, s.virtual + len(s.data)) for s in segments if s.executable]
     symbols = SymbolTable(entries, strings, code=code_ranges, where=str(path), stripped=stripped)
-    return Image(elf, elf.entry, tuple(segments), symbols, build_id)
+    return Image(elf, elf.entry, tuple(segments), symbols, build_id, states=tuple(states))
 
 
 def _mostly_defined(entries: bytes) -> bool:
@@ -245,11 +252,11 @@ def _mostly_defined(entries: bytes) -> bool:
     return 0 < len(sections) >= sections.count(SHN_UNDEF) * 2
 
 
-def _debug_symbols(path: Path) -> tuple[bytes, bytes, str]:
-    found = file_symbols(ElfFile(read_file(path)))
+def _debug_symbols(file: ElfFile) -> tuple[bytes, bytes, str]:
+    found = file_symbols(file)
     if not found[0]:
-        raise ImageError(f"{path}: is a debug file without symbols; get the release's kernel-dbg "
-                         "set")
+        raise ImageError(f"{file.path}: is a debug file without symbols; get the release's "
+                         "kernel-dbg set")
     return found
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from emu.host.errors import ImageError
-from emu.host.input_file import InputFile, taken
+from emu.host.input_file import InputFile, Ranges, ReadAt, taken
 
 ELF_MAGIC = b"\x7fELF"
 HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # file header: Elf64_Ehdr
@@ -21,6 +21,7 @@ SHT_SYMTAB, SHT_RELA, SHT_NOTE, SHT_NOBITS, SHT_DYNSYM = 2, 4, 7, 8, 11
 PT_LOAD, PT_DYNAMIC, PT_INTERP = 1, 2, 3
 MAX_FILE = 2 << 30  # maximum size of an ELF file in bytes
 MAX_SECTIONS = 65536
+CLOSE = 65536  # largest gap in bytes that is read along with the parts around it
 MAX_NAME = 256  # maximum length of a section name in bytes
 # Names of e_machine numbers, without the EM_ prefix; other machines are shown as numbers.
 MACHINES = {2: "SPARC", 3: "386", 8: "MIPS", 20: "PPC", 21: "PPC64", 22: "S390", 40: "ARM",
@@ -141,9 +142,51 @@ def _name(strings: bytes, at: int) -> str:
 def read_file(path: Path) -> InputFile:
     """Read an ELF file; read only the first bytes of any other file.
 
+    Bytes in no section, segment or header are not read: removing debug sections may leave large
+    gaps.
+
     :raises ImageError: if the file cannot be read, is empty, or has more than 2 GiB.
     """
-    return taken(path, MAX_FILE, ELF_MAGIC)
+    return taken(path, MAX_FILE, ELF_MAGIC, _described)
+
+
+def _described(read_at: ReadAt, size: int) -> Ranges:
+    """Return the ranges of an ELF file that its headers describe, in ascending order.
+
+    The range is the whole file if its headers are unusable, about which ``ElfFile`` complains.
+    """
+    head = read_at(0, HEADER.size)
+    if len(head) < HEADER.size:
+        return [(0, size)]
+    (_ident, _kind, _machine, _version, _entry, programs, sections, _flags, _size, program_size,
+     program_count, section_size, section_count, _names) = HEADER.unpack(head)
+    ranges = [(0, HEADER.size)]
+    for table, entry, width, count in ((programs, SEGMENT, program_size, program_count),
+                                       (sections, SECTION, section_size, section_count)):
+        if table + width * count > size or (count and width != entry.size):
+            return [(0, size)]
+        ranges.append((table, table + width * count))
+        raw = read_at(table, width * count)
+        rows = entry.iter_unpack(raw[: len(raw) - len(raw) % entry.size])
+        if entry is SEGMENT:
+            ranges += [(offset, offset + length)
+                       for _kind, _flags, offset, _virtual, _physical, length, *_ in rows]
+        else:
+            ranges += [(offset, offset + length)
+                       for _name, kind, _flags, _address, offset, length, *_ in rows
+                       if kind != SHT_NOBITS]
+    return _merged(ranges, size)
+
+
+def _merged(ranges: Ranges, size: int) -> Ranges:
+    """Merge ranges that are close to each other, and cut them at the end of the file."""
+    merged: Ranges = []
+    for begin, end in sorted((begin, min(end, size)) for begin, end in ranges if begin < size):
+        if merged and begin <= merged[-1][1] + CLOSE:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((begin, end))
+    return merged
 
 
 def build_id_of(notes: bytes) -> str:

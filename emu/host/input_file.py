@@ -5,7 +5,7 @@ import mmap
 import os
 import stat
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -15,6 +15,8 @@ from emu.host.errors import ImageError
 PART = 1 << 20
 LARGE = 1 << 22  # minimum size in bytes of a file that is read into huge pages
 State = tuple[int, int, int, int, int]
+Ranges = list[tuple[int, int]]  # parts of a file: offsets [begin, end)
+ReadAt = Callable[[int, int], bytes]  # reads up to a number of bytes at an offset
 
 
 def state_of(descriptor: int) -> State:
@@ -60,6 +62,7 @@ def opened(path: Path, most: int) -> Iterator[int]:
 class InputFile:
     """Copy of a file's content.
 
+    :param content: the whole file; parts that were not asked for are zeros (``taken``).
     :param state: identifies the file and its version (``state_of``).
     """
 
@@ -68,40 +71,61 @@ class InputFile:
     state: State
 
 
-def taken(path: Path, most: int, magic: bytes = b"") -> InputFile:
+def taken(path: Path, most: int, magic: bytes = b"",
+          parts: Callable[[ReadAt, int], Ranges] | None = None) -> InputFile:
     """Copy a file into memory.
 
     :param most: maximum size in bytes.
     :param magic: expected first bytes; of a file that begins otherwise, only as many bytes as the
         magic has are returned.
+    :param parts: called with a function that reads the file, and the file's size; returns the
+        parts to copy, for files with large gaps.  The others are zeros (default: copy all).
     :raises ImageError: if the file cannot be read, is not a regular file, is empty or too large, or
         changes while it is read.
     """
     with opened(path, most) as descriptor:
         before = state_of(descriptor)
-        content = _read(path, descriptor, 0, len(magic))
+        content = _read(path, descriptor, len(magic), [(0, len(magic))])
         if content == magic:
-            content = _read(path, descriptor, 0, before[2])
-            if len(content) < before[2] or state_of(descriptor) != before:
+            size = before[2]
+            ranges = [(0, size)]
+            if parts is not None:
+                with _readable(path):
+                    ranges = parts(lambda at, count: os.pread(descriptor, count, at), size)
+            content = _read(path, descriptor, size, ranges)
+            if len(content) < size or state_of(descriptor) != before:
                 raise ImageError(f"{path}: changed while it was read; try again")
         return InputFile(path, content, before)
 
 
-def _read(path: Path, descriptor: int, at: int, size: int) -> memoryview:
-    """Copy up to ``size`` bytes of a file, from offset ``at`` on, to private memory."""
+def _read(path: Path, descriptor: int, size: int, ranges: Ranges) -> memoryview:
+    """Copy parts of a file to private memory.
+
+    :param size: number of bytes to return, fewer if a part ends beyond the end of the file.
+    :param ranges: the parts, within ``size``.
+    """
     if not size:
         return memoryview(b"")
-    try:
+    with _readable(path):
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if size >= LARGE:
             with contextlib.suppress(OSError):  # the host kernel may not support huge pages
                 memory.madvise(mmap.MADV_HUGEPAGE)  # reduces the number of page faults
-        view, done = memoryview(memory), 0
-        while done < size and (count := os.preadv(descriptor, [view[done:]], at + done)):
-            done += count
+        view = memoryview(memory)
+        for at, end in ranges:
+            while at < end and (count := os.preadv(descriptor, [view[at:end]], at)):
+                at += count
+            if at < end:
+                return view[:at].toreadonly()
+        return view.toreadonly()
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise ImageError(f"{path}: cannot be read: {error.strerror}") from None
-    return view[:done].toreadonly()
 
 
 class HeldFile:

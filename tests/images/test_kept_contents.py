@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from emu.elf.boot_options import COPIED, BootOptions, disk_image
+from emu.elf.image import load_image
 from emu.host.errors import KinstError
 from emu.host.fingerprint import computed_fingerprint
 from emu.machine.machine import Until
@@ -22,8 +23,9 @@ from emu.unicorn.machine import UnicornMachine
 from images import known_digests
 from images.boots import boot_to_prompt
 from images.kept_contents import KeptContents
-from images.known_digests import with_known_digests
+from images.known_digests import with_known_digests, with_known_identity
 from tests.conftest import MEMORY
+from tests.elfwriter import Elf
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +119,29 @@ def test_a_changed_disk_has_another_digest(image, tmp_path, monkeypatch):
         file.write(b"x")
     after = with_known_digests(BootOptions(disks=(disk_image(disk),))).digest
     assert before != after
+
+
+def test_the_identity_of_a_kernel_is_kept_until_one_of_its_files_changes(tmp_path, monkeypatch):
+    monkeypatch.setenv("KINST_CACHE", str(tmp_path / "cache"))
+    kernel = tmp_path / "kernel"
+    kernel.write_bytes(Elf(symbols=[]).build())
+    debug = tmp_path / "kernel.debug"
+    debug.write_bytes(Elf().build())
+
+    def known():
+        image = load_image(kernel)
+        assert with_known_identity(image).identity == image.identity
+        return image.identity
+
+    first = known()
+    with monkeypatch.context() as patch:
+        patch.setattr("emu.elf.image.hashlib", None)
+        image = load_image(kernel)
+        assert with_known_identity(image).identity == first
+    debug.write_bytes(Elf(symbols=[("begin", 0x1000, 1, 2)]).build())
+    second = known()
+    kernel.write_bytes(Elf(symbols=[], segments=[(0x1000, b"\xcc", 1)]).build())
+    assert len({first, second, known()}) == 3
 
 
 @pytest.mark.parametrize("row", [

@@ -1,7 +1,11 @@
 """Tests that the ELF header reader agrees with pyelftools."""
 
+import struct
+
 import pytest
 from elftools.elf.elffile import ELFFile
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from emu.elf.reader import ElfFile, read_file
 from emu.host.errors import ImageError
@@ -55,3 +59,40 @@ def test_a_section_past_the_end_of_the_file_is_reported(tmp_path):
     one = ElfFile(read_file(path))
     with pytest.raises(ImageError, match="truncated"):
         one.content(one.sections[1]._replace(offset=1 << 40))
+
+
+def test_gaps_between_sections_are_not_read(tmp_path):
+    """Removing the debug sections of a kernel leaves such gaps."""
+    data, gap = Elf(others={"debug": b"content"}).build(), b"gap" * 100_000
+    sections = struct.unpack_from("<Q", data, 40)[0]
+    path = tmp_path / "kernel"
+    path.write_bytes(
+        data[:40] + struct.pack("<Q", sections + len(gap)) + data[48:sections] + gap
+        + data[sections:])
+    file = read_file(path)
+    one = ElfFile(file)
+    assert len(file.content) == len(data) + len(gap)
+    assert bytes(file.content[: sections]) == path.read_bytes()[: sections]
+    assert bytes(file.content[sections : sections + len(gap)]) == bytes(len(gap))
+    section = one.section("debug")
+    assert section is not None and one.content(section) == b"content"
+    path.write_bytes(data)
+    before = ElfFile(read_file(path))
+    assert [s.name for s in before.sections] == [s.name for s in one.sections]
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(0, 700), st.integers(0, 255)), max_size=12))
+def test_a_damaged_header_is_read_or_refused_in_one_line(tmp_path, changes):
+    data = bytearray(Elf(others={"debug": b"content"}).build())
+    for at, value in changes:
+        data[at % len(data)] = value
+    path = tmp_path / "kernel"
+    path.write_bytes(data)
+    try:
+        one = ElfFile(read_file(path))
+        for section in one.sections:
+            held = bytes(data[section.offset : section.offset + section.size])
+            assert one.content(section) in (held, b"")
+    except ImageError as error:
+        assert "\n" not in str(error)
