@@ -1,12 +1,11 @@
 """Descriptions of CPUs for gdb (gdb manual, appendix G, "Target Descriptions")."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from emu.arch.parts import Parts
 
 
-@dataclass(frozen=True)
-class GdbRegister:
+class GdbRegister(NamedTuple):
     """A register, as described to gdb.
 
     :param name: gdb's name of the register.
@@ -19,8 +18,7 @@ class GdbRegister:
     type: str = "int64"
 
 
-@dataclass(frozen=True)
-class TargetDescription:
+class TargetDescription(NamedTuple):
     """Registers of an architecture, as described to gdb.
 
     :param architecture: gdb's name of the architecture.

@@ -1,8 +1,9 @@
 """Interface to a guest kernel: one ``Guest`` object for each kernel and architecture."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 from emu.elf.image import Image
 from emu.elf.symbols import Symbol
@@ -63,8 +64,7 @@ class BareMachine(Protocol):
 Loader = Callable[[BareMachine, Image], None]
 
 
-@dataclass(frozen=True)
-class LockKind:
+class LockKind(NamedTuple):
     """A kind of lock, and the encoding of its state in a word of the lock.
 
     :param kind: C type of the lock.
@@ -85,8 +85,7 @@ class LockKind:
     sharers: int = 0
 
 
-@dataclass(frozen=True)
-class LockMembers:
+class LockMembers(NamedTuple):
     """Location of a lock's kind: a bit field in the structure at the start of every lock.
 
     :param kind: C type that all locks begin with.
@@ -115,8 +114,7 @@ class LockMembers:
     stack: int = 0
 
 
-@dataclass(frozen=True)
-class LockPath:
+class LockPath(NamedTuple):
     """A function that acquires or releases a lock if inline code has not done so at once.
 
     The inline code tries to swap the lock's word, and calls the function if that fails.
@@ -133,8 +131,7 @@ class LockPath:
     acquires: bool
 
 
-@dataclass(frozen=True)
-class LockProbes:
+class LockProbes(NamedTuple):
     """Static probes for locks, whose tracepoints the kernel bypasses unless a variable is set.
 
     :param provider: provider of the probes.
@@ -147,8 +144,7 @@ class LockProbes:
     paths: tuple[LockPath, ...]
 
 
-@dataclass(frozen=True)
-class Allocator:
+class Allocator(NamedTuple):
     """The kernel's memory allocator: ``function(size, &kind, flags)``."""
 
     function: str
@@ -156,8 +152,7 @@ class Allocator:
     flags: int
 
 
-@dataclass(frozen=True)
-class GuestRegisters:
+class GuestRegisters(NamedTuple):
     """Names of registers in the kernel's headers and structures.
 
     :param numbers: constant -> index into D's ``regs[]`` and ``uregs[]``.
@@ -171,8 +166,7 @@ class GuestRegisters:
     saved: Mapping[str, tuple[str, int | None]]
 
 
-@dataclass(frozen=True)
-class SystemCalls:
+class SystemCalls(NamedTuple):
     """Calling convention of system calls, and the kernel functions that handle them.
 
     :param instruction: bytes of the instruction that makes a system call.
@@ -197,8 +191,7 @@ class SystemCalls:
     prefix: str = "sys_"
 
 
-@dataclass(frozen=True)
-class PageFaults:
+class PageFaults(NamedTuple):
     """Description of how the kernel handles page faults.
 
     :param function: function with an argument for the kind of the access.
@@ -216,8 +209,7 @@ class PageFaults:
     cause: tuple[str, int, frozenset[int]]
 
 
-@dataclass(frozen=True)
-class CallMembers:
+class CallMembers(NamedTuple):
     """Thread structure members that describe the thread's current system call.
 
     :param thread: C type of a thread.
@@ -237,8 +229,7 @@ class CallMembers:
     error_set: int
 
 
-@dataclass(frozen=True)
-class ProcessMembers:
+class ProcessMembers(NamedTuple):
     """Thread and process structure members that identify the process.
 
     :param thread: C type of a thread.
@@ -290,8 +281,7 @@ class SignalMembers:
                     if version is None or version >= first)
 
 
-@dataclass(frozen=True)
-class Exclusions:
+class Exclusions(NamedTuple):
     """Functions that are excluded from probing by default.
 
     :param names: functions that DTrace itself may run through.
@@ -315,8 +305,7 @@ class Exclusions:
         return ""
 
 
-@dataclass(frozen=True)
-class ThreadLists:
+class ThreadLists(NamedTuple):
     """C types and members through which all kernel threads can be found.
 
     The names of nested members contain dots.
@@ -343,8 +332,7 @@ class ThreadLists:
     frame: str
 
 
-@dataclass(frozen=True)
-class ThreadStart:
+class ThreadStart(NamedTuple):
     """Kernel functions and structure members used to start a kernel thread on a given CPU.
 
     :param stands: function that a program enters by a system call, with no lock held; threads are
@@ -376,8 +364,7 @@ class ThreadStart:
     alone: bool = False
 
 
-@dataclass(frozen=True)
-class ProgramStart:
+class ProgramStart(NamedTuple):
     """Kernel functions and structure members used to start and end a program.
 
     :param executed: function that prepares a thread, its first argument, to begin a program.
@@ -398,8 +385,7 @@ class ProgramStart:
     levels: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True)
-class ThreadSwitch:
+class ThreadSwitch(NamedTuple):
     """Kernel functions and structure members used to switch a CPU between threads.
 
     :param functions: functions that switch; their arguments are the old and the new thread.
@@ -419,8 +405,7 @@ class ThreadSwitch:
     queued: int
 
 
-@dataclass(frozen=True)
-class WaitMembers:
+class WaitMembers(NamedTuple):
     """Thread structure members that describe what the thread waits for.
 
     :param message: why it sleeps (``char *``).
@@ -437,8 +422,7 @@ class WaitMembers:
     spins: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class TerminalMembers:
+class TerminalMembers(NamedTuple):
     """Structure members that tell which processes are in the foreground of a terminal.
 
     :param group: pointer from a process to its process group.
@@ -454,8 +438,7 @@ class TerminalMembers:
     identity: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class SleepMembers:
+class SleepMembers(NamedTuple):
     """Functions and members that tell why a thread stops running, and who makes it ready again.
 
     :param leaves: function by which the running thread stops running; the low bits of its first
@@ -475,8 +458,7 @@ class SleepMembers:
     inner: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class ThreadClock:
+class ThreadClock(NamedTuple):
     """Description of how the kernel counts the CPU time of threads, in ticks of a counter.
 
     :param ran: (type, member) of a thread with the ticks counted for it so far.
@@ -502,8 +484,7 @@ class ThreadClock:
     ticks: Mapping[str, int]
 
 
-@dataclass(frozen=True)
-class ConsoleSession:
+class ConsoleSession(NamedTuple):
     """How the root shell of a complete system is reached and used on the console.
 
     :param reads: function that waits for input from a terminal; its second argument points to a
@@ -532,8 +513,7 @@ class ConsoleSession:
     status: str
 
 
-@dataclass(frozen=True)
-class GuestBoot:
+class GuestBoot(NamedTuple):
     """Description of how a kernel boots and panics, and what it prints on the console.
 
     :param load: acts as the boot loader; afterwards the CPU is about to execute the kernel's first
@@ -573,7 +553,7 @@ class GuestBoot:
     releases: str = ""
     shell_prompt: str = ""
     unmounted: bytes = b""
-    needs: Mapping[str, str] = field(default_factory=dict)
+    needs: Mapping[str, str] = MappingProxyType({})
     several_cpus: tuple[str, str] | None = None
     no_file_system: frozenset[int] = frozenset()
     version: str = ""
@@ -581,8 +561,7 @@ class GuestBoot:
     session: ConsoleSession | None = None
 
 
-@dataclass(frozen=True)
-class GuestTraps:
+class GuestTraps(NamedTuple):
     """Description of how a kernel handles exceptions, including breakpoints.
 
     :param hole: finds unused address space for executable memory; see ``emu.guest.hole.FindHole``.
@@ -619,8 +598,7 @@ class GuestTraps:
         return image.symbols.find(self.seam)
 
 
-@dataclass(frozen=True)
-class GuestThreads:
+class GuestThreads(NamedTuple):
     """Description of how a kernel starts threads, shares a CPU between them, and lets them wait.
 
     :param per_cpu: register that points to a CPU's ``struct pcpu``, which begins with a pointer to
@@ -653,8 +631,7 @@ class GuestThreads:
     atomics: str = ""
 
 
-@dataclass(frozen=True)
-class GuestPrograms:
+class GuestPrograms(NamedTuple):
     """Description of how a kernel runs programs: processes, system calls and signals.
 
     :param last_process: variable (C int) with the number of the process that was created last.
@@ -689,7 +666,7 @@ class GuestPrograms:
     signals: SignalMembers | None = None
     start: ProgramStart | None = None
     arguments: tuple[tuple[str, str], ...] = ()
-    errors: Mapping[int, str] = field(default_factory=dict)
+    errors: Mapping[int, str] = MappingProxyType({})
     executes: tuple[str, ...] = ()
     forks: tuple[str, ...] = ()
     last_number: int = 0
@@ -699,8 +676,7 @@ class GuestPrograms:
     signal_frame: SignalFrame | None = None
 
 
-@dataclass(frozen=True)
-class AllocationProbes:
+class AllocationProbes(NamedTuple):
     """Probes for allocating and freeing memory of a type.
 
     :param provider: name of their provider.
@@ -729,8 +705,7 @@ class AllocationProbes:
     of_cpu: tuple[str, str]
 
 
-@dataclass(frozen=True)
-class GuestProbes:
+class GuestProbes(NamedTuple):
     """Static probes that a kernel declares.
 
     :param declared: reads the static probes of a kernel that has been started.
@@ -748,17 +723,16 @@ class GuestProbes:
 
     declared: Callable[[Image, VirtualMemory], list[StaticProbe]] | None = None
     calls: Callable[[Image, VirtualMemory], list[StaticProbe]] | None = None
-    gates: Mapping[str, int] = field(default_factory=dict)
+    gates: Mapping[str, int] = MappingProxyType({})
     tracepoint: bytes = b""
     guard: tuple[str, frozenset[tuple[str, str]]] = ("", frozenset())
     operations: tuple[str, str] = ("", "")
     locks: LockProbes | None = None
     allocations: AllocationProbes | None = None
-    unseen: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    unseen: Mapping[tuple[str, str], str] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class Guest:
+class Guest(NamedTuple):
     """A guest kernel on one architecture.
 
     Names are those of the kernel's symbols, types and members.

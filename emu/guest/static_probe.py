@@ -1,6 +1,7 @@
 """Static probes that a guest kernel declares, and the instructions at which they can fire."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from emu.host.errors import KinstError
 
@@ -9,8 +10,7 @@ class StaticProbeError(KinstError):
     """Error in the kernel's declarations of static probes."""
 
 
-@dataclass(frozen=True)
-class Argument:
+class Argument(NamedTuple):
     """An argument of a static probe.
 
     :param type: C type of the argument in the kernel.
@@ -21,8 +21,7 @@ class Argument:
     translated: str
 
 
-@dataclass(frozen=True)
-class Tracepoint:
+class Tracepoint(NamedTuple):
     """An instruction of the kernel at which a static probe can fire.
 
     :param address: address of a no-op instruction, which is patched to a jump to ``target``.
@@ -56,8 +55,7 @@ class SystemCall:
     returns: bool
 
 
-@dataclass(frozen=True)
-class Allocation:
+class Allocation(NamedTuple):
     """Allocating or freeing memory of a type.
 
     :param kind: address of the type's structure.
@@ -68,8 +66,7 @@ class Allocation:
     function: str
 
 
-@dataclass(frozen=True)
-class StaticProbe:
+class StaticProbe(NamedTuple):
     """A static probe that the kernel or a program declares.
 
     :param call: system call of the probe, which then has no tracepoints.

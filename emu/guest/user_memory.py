@@ -1,11 +1,10 @@
 """Members of a kernel's structures that describe the memory of user programs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class MapMembers:
+class MapMembers(NamedTuple):
     """Members that describe which files a process has mapped.
 
     Large because it names each member on the way from a process to the path of a file.
@@ -67,8 +66,7 @@ class MapMembers:
     calls: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class SignalFrame:
+class SignalFrame(NamedTuple):
     """Where a signal handler returns to, and where the registers of the interrupted code are then.
 
     A handler returns to code of the kernel (the signal trampoline) in a page that all processes

@@ -61,7 +61,9 @@ def _main() -> int:
     given = with_flags(sys.argv[1:])
     words = completed_words() or given
     chosen = next((word for word in words if not word.startswith("-")), "")
-    parser, commands = _parser([chosen])
+    # Parsers of other commands are only needed for the help of kinst itself and for completion.
+    only = chosen in COMMANDS and words is given and given[0] == chosen
+    parser, commands = _parser([chosen], [chosen] if only else COMMANDS)
     complete(parser)
     arguments = parser.parse_args(given)
     refuse(arguments.command, arguments, commands[arguments.command].get_default)
@@ -72,21 +74,23 @@ def _main() -> int:
 
 def whole_parser() -> argparse.ArgumentParser:
     """Return the parser with the options of all commands, from which manuals are generated."""
-    return _parser(COMMANDS)[0]
+    return _parser(COMMANDS, COMMANDS)[0]
 
 
-def _parser(wanted: Collection[str]
+def _parser(wanted: Collection[str], names: Collection[str]
             ) -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
     """Return the parser of kinst, and the parser of each command.
 
     :param wanted: names of the commands whose options are added.
+    :param names: names of the commands that get a parser.
     """
     parser = argparse.ArgumentParser(prog="kinst", description=DESCRIPTION)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     parser.add_argument("--version", action=_Version, nargs=0,
                         help="print the versions of kinst and of the libraries that affect "
                         "results, and exit (default: off)")
-    for name, text in COMMANDS.items():
+    for name in names:
+        text = COMMANDS[name]
         command = commands.add_parser(name, help=text)
         if name in wanted:
             show_examples(command, text, _module(name).EXAMPLES)

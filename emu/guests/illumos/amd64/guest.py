@@ -1,7 +1,5 @@
 """The teaching kernel on amd64 with the vectors of illumos (``images/teaching/amd64-illumos``)."""
 
-from dataclasses import replace
-
 from emu.guest.guest import Guest, TrapFrame
 from emu.guests.teaching.guest import teaching
 
@@ -19,10 +17,11 @@ WAY = frozenset(
 def illumos(freebsd: Guest) -> Guest:
     """Derive the guest for the teaching kernel's illumos variant from the FreeBSD guest."""
     kernel = teaching(freebsd)
-    exclusions = replace(kernel.traps.exclusions, names=kernel.traps.exclusions.names | WAY)
-    return replace(
-        kernel, name="teaching kernel with illumos's vectors", recognized_by="tr_brktrap",
-        traps=replace(
-            kernel.traps, trap_frame=REGS, trap_entries=frozenset({"invop_kernel"}),
+    exclusions = kernel.traps.exclusions
+    return kernel._replace(
+        name="teaching kernel with illumos's vectors", recognized_by="tr_brktrap",
+        traps=kernel.traps._replace(
+            trap_frame=REGS, trap_entries=frozenset({"invop_kernel"}),
             seam="dtrace_invop_handler", seam_word="", trap="illumos_trap",
-            trap_stack="dbg_stack_top", exclusions=exclusions))
+            trap_stack="dbg_stack_top",
+            exclusions=exclusions._replace(names=exclusions.names | WAY)))
