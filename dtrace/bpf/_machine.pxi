@@ -193,6 +193,7 @@ cdef struct Machine:
     read_fn read
     void *read_data
     uint64_t thread
+    bint in_tracer  # whether the firing probe belongs to the tracer's own thread
     bint numbered  # whether the three offsets below are known
     uint64_t number_at
     uint64_t process_at

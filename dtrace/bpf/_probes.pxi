@@ -16,12 +16,18 @@ cdef uint64_t current_thread(Machine *m) noexcept nogil:
     return m.thread
 
 
+cdef enum:
+    TRACER = 1  # key of the tracer's own thread; no structure has this address
+
+
 cdef uint64_t thread_key(Machine *m) noexcept nogil:
     """Return a key for the current thread, made of the thread's address, ID and process ID.
 
     The address and the thread ID are not enough, since the kernel reuses both for a thread of
-    another process.
+    another process.  BEGIN and END fire in the tracer's own thread, which the guest does not have.
     """
+    if m.in_tracer:
+        return TRACER
     cdef uint64_t thread = current_thread(m)
     cdef uint64_t process = 0
     cdef uint32_t number = 0

@@ -691,6 +691,15 @@ cdef class Runtime:
     def thread(self, uint64_t value):
         self.m.thread, self.m.thread_known = value, True
 
+    @property
+    def in_tracer(self):
+        """Whether the firing probe has the thread-local variables of the tracer's own thread."""
+        return bool(self.m.in_tracer)
+
+    @in_tracer.setter
+    def in_tracer(self, bint value):
+        self.m.in_tracer = value
+
     def set_error(self, uint32_t entry):
         """Set the program of the ERROR probe, and save the current context for that probe."""
         self.made()

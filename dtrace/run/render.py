@@ -260,7 +260,7 @@ def integer(name: str, flags: str, wide: int, precision: int | None, content: by
     if "'" in flags and digits == "d":
         text = _grouped(text)
     prefix = "-" if value < 0 else ""
-    if not prefix and letter in "di" and signed:
+    if not prefix and letter in "di" and (signed or name == "hd"):
         prefix = "+" if "+" in flags else " " if " " in flags else ""
     if "#" in flags and value:
         prefix += {"x": "0x", "X": "0X", "p": "0x"}.get(letter, "")

@@ -243,7 +243,7 @@ class Session(LinkedPrograms):
         self.options.active = True
         begin = self._named("BEGIN")
         if begin is not None:
-            self.fire(begin, [STATE_ADDRESS])
+            self._fire_in_tracer(begin)
         self._consume()
 
     def _end(self) -> None:
@@ -251,12 +251,23 @@ class Session(LinkedPrograms):
         end = self._named("END")
         try:
             if end is not None:
-                self.fire(end, [STATE_ADDRESS])
+                self._fire_in_tracer(end)
         finally:
             self._consume(last=True)
             self.consumer.rest()
             self.out.flush()
             self.consumer.close_other()
+
+    def _fire_in_tracer(self, fired: FiredProbe) -> None:
+        """Fire BEGIN or END, whose ``self->`` variables are those of dtrace(1)'s own thread.
+
+        Without a guest, all probes fire in the same thread.
+        """
+        self.runtime.in_tracer = self.guest is not None
+        try:
+            self.fire(fired, [STATE_ADDRESS])
+        finally:
+            self.runtime.in_tracer = False
 
     def _wait_for_status(self) -> None:
         """Advance the time to the next status check, at which dtrace(1) notices the end."""

@@ -45,7 +45,14 @@ def check_assign(env: Environment, node: syntax.Assign) -> syntax.Expression:
     place = node.place
     fresh = fresh_name(env, node.left)
     if fresh is not None:
-        right = env.read(node.right)
+        try:
+            right = env.read(node.right)
+        except DError as error:
+            # The left side has created the variable by the time that the right side is read.
+            if error.tag == "D_IDENT_UNDEF" and f" {fresh}: " in error.text:
+                raise DError("D_VAR_UNDEF", f"{fresh} has not yet been declared or assigned",
+                             error.place) from None
+            raise
         kind = assigned_type(right)
         still_fresh = fresh_name(env, node.left)  # None if the right side has created the variable
         if still_fresh is None:
@@ -82,10 +89,20 @@ def check_assign(env: Environment, node: syntax.Assign) -> syntax.Expression:
     elif not fits(left.kind, right) or is_void(right.kind):
         raise incompatible(left, "=", right, place)
     _writable(left, "=", place)
-    if isinstance(right, syntax.Number):
-        value = constants.converted(right.value, right.kind, left.kind)
-        node.right = constant(right.place, value, right.kind)
+    node.right = _held(left, right)
     return typed(node, left.kind)
+
+
+def _held(left: syntax.Expression, right: syntax.Expression) -> syntax.Expression:
+    """Return the right side of an assignment; a constant is converted to the type on the left.
+
+    As in DTrace, a narrower type takes the low bits as an unsigned number: ``v *= -1`` multiplies a
+    variable of 8 bits by 255.
+    """
+    if not isinstance(right, syntax.Number):
+        return right
+    value = constants.converted(right.value, right.kind, left.kind)
+    return constant(right.place, value, right.kind)
 
 
 def _modify(env: Environment, node: syntax.Assign) -> syntax.Expression:
@@ -97,11 +114,12 @@ def _modify(env: Environment, node: syntax.Assign) -> syntax.Expression:
         raise DError("D_DIV_ZERO", "expression contains division by zero", place)
     if fresh is not None:
         env.new(Variable(fresh, Scope.GLOBAL, LONG))
-    left, right = env.check(node.left), env.read(node.right)
+    left = env.check(node.left)
     if isinstance(left, syntax.VariableUse) and not left.variable.known:
         v = left.variable
         raise DError("D_VAR_UNDEF", f"{v.scope.value}{v.name} has not yet been declared or "
                      "assigned", place)
+    right = env.read(node.right)
     node.left, node.right = left, right
     both = is_integer(left.kind) and is_integer(right.kind)
     if operator in INTEGRAL and not both:
@@ -120,6 +138,7 @@ def _modify(env: Environment, node: syntax.Assign) -> syntax.Expression:
         if not is_integer(right.kind) and not pointers_compatible(left.kind, right.kind):
             raise incompatible(left, shown, right, place)
     _writable(left, shown, place)
+    node.right = _held(left, right)
     return typed(node, left.kind)
 
 

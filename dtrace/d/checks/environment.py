@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 from dtrace.d.language import syntax
 from dtrace.d.language.errors import DError, SourcePlace
@@ -67,12 +68,21 @@ class Environment(ABC):
 
         :raises DError: for the first error in the expression.
         """
+        if isinstance(node, syntax.Index) and isinstance(node.base, syntax.Name):
+            name = node.base.name
+            known = self.variables.get((Scope.GLOBAL, name))
+            if name not in self.bound and "`" not in name and (
+                    not self.knows(name) if known is None else not known.known):
+                self._refuse_unknown(Scope.GLOBAL, name, node.place)  # before its keys
         checked = self.check(node)
         if isinstance(checked, syntax.VariableUse) and not checked.variable.known:
-            v = checked.variable
-            raise DError("D_VAR_UNDEF", f"{v.scope.value}{v.name} has not yet been declared or "
-                         "assigned", node.place)
+            self._refuse_unknown(checked.variable.scope, checked.variable.name, node.place)
         return checked
+
+    @staticmethod
+    def _refuse_unknown(scope: Scope, name: str, place: SourcePlace) -> NoReturn:
+        raise DError(
+            "D_VAR_UNDEF", f"{scope.value}{name} has not yet been declared or assigned", place)
 
     @contextmanager
     def binding(self, bound: dict[str, syntax.Expression]) -> Iterator[None]:

@@ -41,6 +41,7 @@ def check_unary(env: Environment, node: syntax.Unary) -> syntax.Expression:
         return _increment(env, node)
     if operator == "sizeof":
         return _sizeof_expression(env, node)
+    literal = constants.is_literal(node.operand)
     operand = env.check(node.operand)
     if isinstance(operand, syntax.VariableUse) and not operand.variable.known:
         v = operand.variable
@@ -68,7 +69,7 @@ def check_unary(env: Environment, node: syntax.Unary) -> syntax.Expression:
             raise DError(
                 "D_OP_SCALAR", "operator ! requires an operand of scalar type", place)
         if isinstance(operand, syntax.Number):
-            return constant(place, int(not operand.value), INT)
+            return constant(place, int(not operand.value), operand.kind if literal else INT)
         return typed(node, INT)
     if not is_integer(kind):
         word, tag = ("integral", "D_OP_INT") if operator == "~" else ("arithmetic",

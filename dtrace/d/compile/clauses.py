@@ -121,13 +121,16 @@ class ClauseCompiler(AggregationCode):
         """
         predicate = clause.predicate
         todo = [s for s in clause.statements if isinstance(s, syntax.Do)]
+        # Checking a statement changes it.
+        again = [] if predicate is None else [
+            syntax.Do(s.place, syntax.clone(s.expression)) for s in todo]
         try:
             statements = [self.checker.check_statement(s) for s in todo]
         except DError as error:
             if predicate is None or error.tag not in ("D_IDENT_UNDEF", "D_VAR_UNDEF"):
                 raise
             predicate = self._predicate(predicate)
-            return [self.checker.check_statement(s) for s in todo], predicate
+            return [self.checker.check_statement(s) for s in again], predicate
         return statements, None if predicate is None else self._predicate(predicate)
 
     def _predicate(self, node: syntax.Expression) -> syntax.Expression:

@@ -206,7 +206,7 @@ class ExpressionCode(ValueCode):
                 self.out.branch_constant(BpfJump.JEQ, 0, 0, end)
                 self.out.load(0, 0, 0)
                 self.out.place(end)
-            elif not is_string(v.type):
+            elif e.keys or not is_string(v.type):
                 made = self.out.label()
                 self.out.branch_constant(BpfJump.JNE, 0, 0, made)
                 self._make(e)
@@ -221,7 +221,7 @@ class ExpressionCode(ValueCode):
             self.out.place(end)
 
     def _make(self, e: syntax.VariableUse) -> None:
-        """Emit code that creates an array element: a structure filled with zeros."""
+        """Emit code that creates an element: a structure or string filled with zeros."""
         v = e.variable
         slots = self.key(e.keys)
         self.out.address(4, Region.STRINGS, self.storage.zeros(self.storage.size(v.type)))
@@ -234,11 +234,14 @@ class ExpressionCode(ValueCode):
         self.key_arguments(e.variable.number, slots)
         self.out.helper(Helper.FIND)
 
-    def key(self, keys: list[syntax.Expression], before_each: Callable[[], None] = lambda: None
+    def key(self, keys: list[syntax.Expression], before_each: Callable[[], None] | None = None
             ) -> tuple[int, int, int | None]:
         """Emit code that builds a key in the work region.
 
         Return the key's offset, its size, and None or, if the size varies, the slot with its end.
+
+        :param before_each: begins an action for each part; faults while the part is copied then
+            have no offset, because in DTrace, the action's own code has ended by then.
         """
         if not keys:
             return 0, 0, None
@@ -248,7 +251,8 @@ class ExpressionCode(ValueCode):
         self.storage.work_size = max(self.storage.work_size, self._work)
         at, slot = start, None
         for e in keys:
-            before_each()
+            if before_each is not None:
+                before_each()
             if slot is None and not is_string(e.kind):
                 self._put_part(e, Region.WORK, at)
                 at += self.part_size(e)
@@ -260,7 +264,9 @@ class ExpressionCode(ValueCode):
                 self.value(e)
                 self.out.move(2, 0)
                 self.out.load(1, FRAME, slot)
+                self.out.storing = before_each is not None
                 self.out.helper(Helper.KEY_TEXT)
+                self.out.storing = False
             else:
                 self._put_part(e, None, slot)
                 self.out.load(0, FRAME, slot)

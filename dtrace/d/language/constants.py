@@ -103,6 +103,25 @@ def unary(operator: str, value: int, kind: Type) -> int:
                 LONG if is_signed(kind) else UNSIGNED_LONG)
 
 
+def is_literal(node: syntax.Expression) -> bool:
+    """Return whether an expression consists of literal numbers and sizes only.
+
+    Such an expression has a value before the names of the program are known.
+    """
+    match node:
+        case syntax.Number() | syntax.SizeOf() | syntax.OffsetOf():
+            return True
+        case syntax.Unary(operator="-" | "+" | "~" | "!", operand=operand):
+            return is_literal(operand)
+        case syntax.Binary(operator=operator, left=left, right=right) if operator in OPERATIONS:
+            return is_literal(left) and is_literal(right)
+        case syntax.Ternary(condition=condition, then=then, otherwise=otherwise):
+            return is_literal(condition) and is_literal(then) and is_literal(otherwise)
+        case syntax.Cast(to=to, operand=operand):
+            return is_integer(to) and is_literal(operand)
+    return False
+
+
 class _NoConstant(Exception):
     """Error raised if a part of an expression is known only at run time."""
 

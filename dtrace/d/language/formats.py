@@ -31,6 +31,7 @@ class Conversion:
     :param flags: characters of ``#0-+ '``.
     :param name: size letters and the conversion letter.
     :param aggregation: whether it formats the value of an aggregation (``%@d``).
+    :param number: number of the conversion in the format; ``%%`` counts, too.
     """
 
     flags: str = ""
@@ -40,6 +41,7 @@ class Conversion:
     dynamic_precision: bool = False
     name: str = ""
     aggregation: bool = False
+    number: int = 0
 
 
 Piece = bytes | Conversion
@@ -170,6 +172,7 @@ def parse(text: bytes, place: SourcePlace) -> list[Piece]:
             pieces.append(bytes(literal))
             literal = bytearray()
         conversion, at = _conversion(text.decode("latin-1"), at + 1, number, place)
+        conversion.number = number
         pieces.append(conversion)
     if literal:
         pieces.append(bytes(literal))
@@ -247,8 +250,8 @@ def check(
     if not pieces:
         raise DError("D_PRINTF_FMT_EMPTY", f"{function}( ) format string is empty", place)
     at = 0
-    conversions = [piece for piece in pieces if isinstance(piece, Conversion)]
-    for number, c in enumerate(conversions, 1):
+    for c in (piece for piece in pieces if isinstance(piece, Conversion)):
+        number = c.number
         for wanted, mark in ((c.dynamic_width, "*"), (c.dynamic_precision, ".*")):
             if not wanted:
                 continue

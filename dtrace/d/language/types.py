@@ -176,7 +176,8 @@ _ORDER = {kind: number for number, kind in enumerate((
 def arithmetic(left: Type, right: Type) -> Type:
     """Return an integer operation's result type: the wider or, at equal width, the unsigned type.
 
-    Unlike C, D does not promote the operands to ``int`` first.
+    Of two names for the same type, it is the left one.  Unlike C, D does not promote the operands
+    to ``int`` first.
     """
     def rank(kind: Type) -> tuple[int, int]:
         found = strip(kind)
@@ -185,7 +186,7 @@ def arithmetic(left: Type, right: Type) -> Type:
         assert isinstance(found, Integer)
         return 8 * found.size + (not found.signed), _ORDER.get(found.name, 0)
 
-    chosen = left if rank(left) > rank(right) else right
+    chosen = left if rank(left) >= rank(right) else right
     return INT if isinstance(strip(chosen), Enumeration) else chosen
 
 
