@@ -1,4 +1,4 @@
-"""``kinst xval``: compare calls on kinst-emu's machine with the same calls on QEMU."""
+"""``kinst xval``: compare calls with the same calls on QEMU, or D programs with dtrace(1)."""
 
 import argparse
 import json
@@ -26,6 +26,7 @@ from kinst.verify.sweep.task import carry_out
 from kinst.verify.sweep.workers import Here
 from kinst_emu.cli.boot_words import base_option
 from kinst_emu.cli.completion import kernel_option
+from kinst_emu.cli.judged_programs import judge_programs
 from kinst_emu.cli.sweeps import Sweep, compiler_of, progress_bar, sweep_options
 from kinst_emu.cli.xvals import DIFFERS, WAITED, Checked, CrosscheckTask, Pair
 from kinst_emu.terminal.terminal import parse_count, parse_size, progress
@@ -41,6 +42,7 @@ EXAMPLES = (
     "kinst xval -k kernel --functions 'str*' --random 50",
     "kinst xval -k kernel --system --random 100",
     "kinst xval -k 15.0-RELEASE/amd64 --base --system --random 100",
+    "kinst xval -k 15.0-RELEASE/amd64 --base --dtrace --random 100",
     "kinst xval -k teaching/amd64 -c 'strtoul(\"12\", 0, 10)' --fault emulation",
 )
 
@@ -61,6 +63,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", action="store_true",
                         help="select random system calls, such as sys_getpid(), from a separate "
                         "table; a program makes the calls in user mode (default: kernel functions)")
+    parser.add_argument("--dtrace", nargs="*", metavar="SCRIPT",
+                        help="compare kdtrace with the dtrace(1) of the base system instead: run "
+                        "D programs, files or all *.d files of a directory, by both; without "
+                        "scripts, run --random programs (default: compare the machine with QEMU)")
     parser.add_argument("--seed", metavar="S",
                         help="random seed for selecting calls (default: a random seed, which is "
                         "printed)")
@@ -77,11 +83,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Compare the calls, print the divergences, and return the exit status."""
     image = with_disks(catalog.find(arguments.kernel, arguments.module), [], arguments.base)
+    if arguments.dtrace is not None:
+        return judge_programs(image, parse_size(arguments.memory), _seed(arguments), arguments)
     if arguments.system:
         image = with_test_program(image)
     memory = parse_size(arguments.memory)
-    seed = (random.SystemRandom().randrange(1, 1 << 31) if arguments.seed is None
-            else parse_count(arguments.seed, "--seed"))
+    seed = _seed(arguments)
     calls = _calls(image, arguments, seed)
     for call in calls:
         check(image, parse(call))
@@ -108,6 +115,11 @@ def run(arguments: argparse.Namespace) -> int:
     for problem in problems + waited:
         print(f"kinst: {problem}", file=sys.stderr)
     return 1 if reports or problems or waited or not agreed.calls else 0
+
+
+def _seed(arguments: argparse.Namespace) -> int:
+    return (random.SystemRandom().randrange(1, 1 << 31) if arguments.seed is None
+            else parse_count(arguments.seed, "--seed"))
 
 
 def _checked(pair: Pair, image: Image, calls: list[str], jobs: Sweep) -> Iterator[Checked]:

@@ -51,6 +51,7 @@ PROMPTS = ("mountroot> ", SHELL_PROMPT, SINGLE_USER)
 # csh(1), so sh is started first; the next line turns off its line editor and the terminal's echo,
 # and makes its prompts OSC 133 sequences (B: a command is expected, C: its output follows).
 ROOT = "# "
+STATUS = r"printf '\033]133;D;%d\007' $?"
 SESSION = ConsoleSession(
     reads="tty_wait", input="ttyin", login="getty",
     prompts=("login: ", ROOT, "$ ", "% "),
@@ -59,7 +60,13 @@ SESSION = ConsoleSession(
                     r"PS1='\e]133;B\a\e]133;C\a'" "\r")),
     locked="assword:", prompt=SHELL_PROMPT, more="\033]133;P;k=s\007",
     attach="mkdir -p /files && mount -o ro /dev/vtbd{} /files",
-    status=r"printf '\033]133;D;%d\007' $?")
+    status=STATUS,
+    tracing="kldload -n dtraceall 2>/dev/null",
+    # tee(1) reads all keys, also when dtrace(1) ends before it has read the program.
+    judge="stty -opost; (trap '' PIPE; exec tee 2>/dev/null) | "
+          f"dtrace {{}} -s /dev/stdin 2>/tmp/errors; {STATUS}; "
+          r"while IFS= read -r line; do printf '%s\n' "
+          '"$line"; done </tmp/errors; stty opost')
 # The time in the version string, from date(1) (sys/conf/newvers.sh)
 BUILT = (rb"[A-Z][a-z]{2} (?P<month>[A-Z][a-z]{2}) {1,2}(?P<day>\d{1,2}) "
          rb"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d) [A-Z]{1,5} (?P<year>\d{4})")

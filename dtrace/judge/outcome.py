@@ -1,0 +1,93 @@
+"""What a D program printed, and the differences between two outcomes.
+
+Where kinst-emu differs from dtrace(1) on purpose, ``DECISIONS`` says so; both texts are changed to
+the same before they are compared.
+"""
+
+import difflib
+import re
+from dataclasses import dataclass
+
+# (pattern, replacement, why the texts differ)
+DECISIONS = (
+    (re.compile(r"\bat (?:BPF|DIF) offset \d+"), "at offset N",
+     "programs are compiled to BPF, not to DIF"),
+    (re.compile(r"\bon enabled probe ID \d+ \(ID \d+:"), "on enabled probe ID N (ID N:",
+     "kdtrace numbers the clauses of one probe consecutively, and probes have other numbers"),
+    (re.compile(r"(: profile:::\S+ invalid address) \(0x[0-9a-f]+\)"), r"\1",
+     "in an interrupt, FreeBSD's dtrace(1) names another address than the one that was read"),
+    (re.compile(r"(?m)^dtrace: [a-z ]+ size lowered to \d+[kmg]?\n"), "",
+     "the guest's dtrace(1) makes buffers smaller when the guest's memory is short"),
+    (re.compile(r"(?m)^( *\d+) +\d+( +\S*:\S+ )"), r"\1 ID\2",
+     "probes have other numbers"),
+    (re.compile(r"\bscript (?:'[^']*'|[^\s:]+)"), "script FILE", "the file has another name"),
+)
+# Limits of dtrace(1)'s compiler that kdtrace does not have: such programs are not compared.
+LIMITS = ("Insufficient registers to generate code", "Insufficient tuple registers")
+MOST_LINES = 40  # maximum number of lines of a described difference
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one run of a D program.
+
+    :param status: exit status; None: the program did not end.
+    :param output: standard output.
+    :param errors: standard error.
+    """
+
+    status: int | None
+    output: str
+    errors: str = ""
+
+    @property
+    def refused(self) -> bool:
+        """Whether the program did not run, because it is not valid."""
+        return self.status == 1 and not self.output and "dtrace: failed to compile" in self.errors
+
+    @property
+    def limited(self) -> bool:
+        """Whether dtrace(1) refused the program for a limit that kdtrace does not have."""
+        return self.status == 1 and any(limit in self.errors for limit in LIMITS)
+
+
+def compared(text: str) -> str:
+    """Return a text as it is compared: without what differs on purpose."""
+    for pattern, replacement, _why in DECISIONS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def differences(theirs: Outcome, ours: Outcome) -> list[str]:
+    """Return lines that describe how outcomes differ: none if they agree.
+
+    :param theirs: outcome of dtrace(1).
+    :param ours: outcome of kdtrace.
+    """
+    lines = list[str]()
+    if theirs.limited:
+        return lines
+    if theirs.status != ours.status:
+        lines.append(f"exit status: dtrace(1) {_status(theirs)}, kdtrace {_status(ours)}")
+    for what, one, other in (("output", theirs.output, ours.output),
+                             ("errors", theirs.errors, ours.errors)):
+        one, other = compared(one), compared(other)
+        if one != other:
+            lines.append(f"{what} (- dtrace(1), + kdtrace):")
+            changes = list(difflib.unified_diff(
+                one.splitlines(), other.splitlines(), lineterm="", n=1))[2:]
+            if not changes:  # only the ends of the lines differ
+                changes = [f"-{one!r}", f"+{other!r}"]
+            lines += [f"  {line}" for line in changes[:MOST_LINES]]
+            if len(changes) > MOST_LINES:
+                lines.append(f"  ... {len(changes) - MOST_LINES} more lines")
+    return lines
+
+
+def kinds(lines: list[str]) -> set[str]:
+    """Return what differs, from the lines of ``differences``."""
+    return {line.partition(":")[0].partition(" (")[0] for line in lines if line[:1] != " "}
+
+
+def _status(outcome: Outcome) -> str:
+    return "none (it did not end)" if outcome.status is None else str(outcome.status)

@@ -1,0 +1,111 @@
+"""A base system's own dtrace(1), stopped just before it reads its program.
+
+Starting dtrace(1) takes hundreds of millions of instructions.  The machine is stopped when the
+tracer waits for its program, and each program begins from that state.
+"""
+
+import re
+from dataclasses import dataclass
+
+from emu.elf.image import Image
+from emu.host.errors import KinstError
+from emu.machine.machine import Machine, Stop, StopReason, Until
+from images.boots import LIMIT, booted
+from images.login import ConsoleReader, quoted_last_line, run_to
+from images.shell import run_command
+
+STATUS = re.compile(rb"\033\]133;D;(\d+)\007")
+END_OF_FILE = b"\004"
+PROGRAM_LIMIT = 20_000_000_000  # maximum number of instructions for one program
+IDLE = 60 * 10**9  # idle virtual time in ns after which a program is abandoned
+READING = 10**8  # idle virtual time in ns after which all typed keys were read
+CHUNK = 1000  # number of bytes that are typed at once; the terminal's queue must hold them
+
+
+class TracerError(KinstError):
+    """The base system's dtrace(1) cannot be used, or a program cannot be typed."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What came of one program: the fields are those of ``dtrace.judge.outcome.Outcome``."""
+
+    status: int | None
+    output: str
+    errors: str
+
+
+class GuestTracer:
+    """The base system's dtrace(1), waiting for a program.
+
+    :param flags: options of dtrace(1).
+    :param memory: guest RAM in bytes.
+    :raises KinstError: the system does not boot, or has no dtrace(1).
+    """
+
+    def __init__(self, image: Image, flags: str, memory: int) -> None:
+        self.machine = booted(image, memory)
+        session = self.machine.guest.boot.session
+        if session is None or not session.tracing:
+            raise TracerError(f"{image.path}: needs a base system with dtrace(1); give --base")
+        ran = run_command(self.machine, session.tracing, LIMIT)
+        if ran.status:
+            raise TracerError(f"{image.path}: the system cannot load its tracing modules: "
+                              f"'{session.tracing}' ends with status {ran.status}")
+        with ConsoleReader(self.machine) as reader:
+            stop = self._typed(reader, f"{session.judge.format(flags)}\r".encode(), (), IDLE)
+            if stop.reason is not StopReason.IDLE or not reader.waits:
+                raise TracerError(f"{image.path}: dtrace(1) does not start in the base system; "
+                                  f"{quoted_last_line(self.machine)}")
+        self._waiting = self.machine.snapshot()
+
+    def run(self, program: str) -> Judged:
+        """Run a program from the state in which dtrace(1) waits for it.
+
+        :raises TracerError: the program cannot be typed.
+        """
+        refused = next((c for c in program if not (c.isascii() and (c.isprintable() or c in "\n\t"))
+                        ), None)
+        if refused is not None:
+            raise TracerError(f"a program with the character {refused!r} cannot be typed")
+        machine = self.machine
+        machine.restore(self._waiting)
+        prompts = (machine.guest.boot.shell_prompt,)
+        begin = len(machine.console.text)
+        with ConsoleReader(machine) as reader:
+            for part in _parts(program):
+                stop = self._typed(reader, part, prompts, READING)
+                if stop.reason is not StopReason.IDLE:
+                    break
+            else:
+                stop = self._typed(reader, END_OF_FILE, prompts, IDLE)
+        text = bytes(machine.console.text[begin:])
+        mark = STATUS.search(text)
+        if stop.reason is not StopReason.CONSOLE or mark is None:
+            return Judged(None, text.decode("utf-8", "backslashreplace"), f"{stop}\n")
+        output, errors = text[: mark.start()], text[mark.end() :]
+        return Judged(int(mark[1]), output.decode("utf-8", "backslashreplace"),
+                      errors[: errors.find(b"\033")].decode("utf-8", "backslashreplace"))
+
+    def _typed(self, reader: ConsoleReader, keys: bytes, prompts: tuple[str, ...],
+               idle: int) -> Stop:
+        """Type keys and run until a prompt, or until the guest has been idle for ``idle`` ns."""
+        machine: Machine = self.machine
+        reader.waits = False
+        machine.type(keys)
+        until = Until(console=prompts, instructions=machine.instructions + PROGRAM_LIMIT)
+        stop = run_to(machine, until, idle, lambda: reader.waits)
+        if stop.reason is StopReason.INTERRUPTED:
+            raise KeyboardInterrupt
+        return stop
+
+
+def _parts(program: str) -> list[bytes]:
+    """Split a program into whole lines of up to ``CHUNK`` bytes together."""
+    parts = [b""]
+    for line in program.splitlines():
+        text = line.encode() + b"\n"
+        if parts[-1] and len(parts[-1]) + len(text) > CHUNK:
+            parts.append(b"")
+        parts[-1] += text
+    return parts

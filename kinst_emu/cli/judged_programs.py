@@ -1,0 +1,126 @@
+"""``kinst xval --dtrace``: D programs on the guest's dtrace(1) and on kdtrace."""
+
+import argparse
+import json
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from dtrace.judge.outcome import DECISIONS, LIMITS
+from emu.arch.architectures import arch_of
+from emu.elf.image import Image
+from emu.host.errors import KinstError
+from emu.host.fingerprint import fingerprint, machine_modules
+from kinst.verify.sweep.store import Key
+from kinst.verify.sweep.sweep import sweep
+from kinst_emu.cli.judged import (
+    AGREES,
+    DIFFERS,
+    LIMITED,
+    NOT_COMPARED,
+    REFUSED,
+    SEED,
+    JudgeTask,
+    Verdict,
+    source_of,
+)
+from kinst_emu.cli.sweeps import Sweep, compiler_of, progress_bar
+from kinst_emu.terminal.terminal import parse_count
+
+CHUNK = 5  # number of programs per work item
+DEFAULT_PROGRAMS, MAX_PROGRAMS = 20, 100_000
+MADE_BY = ("dtrace", "kinst_emu.cli", "images", "kinst.probes", "kinst.providers")
+
+
+def judge_programs(image: Image, memory: int, seed: int, arguments: argparse.Namespace) -> int:
+    """Run programs on both tracers, print the differences, and return the exit status.
+
+    :param image: the kernel with the base system.
+    :param memory: guest RAM in bytes.
+    :raises KinstError: no program was found, or the system has no dtrace(1).
+    """
+    names = _names(arguments, seed)
+    task = JudgeTask(str(image.path.absolute()), image.kernel_identity, memory)
+    counts, shown = Counter[str](), list[Verdict]()
+    with Sweep(arguments) as jobs, progress_bar(len(names), "programs") as advance:
+        for verdicts in _verdicts(task, image, names, jobs):
+            for verdict in verdicts:
+                counts[verdict.word] += 1
+                if verdict.word in (DIFFERS, NOT_COMPARED):
+                    shown.append(verdict)
+                    if not arguments.json:
+                        print("\n".join(_text(arguments, verdict)), flush=True)
+            advance(len(verdicts))
+    if arguments.json:
+        print(json.dumps({
+            "seed": None if arguments.dtrace else seed, "programs": len(names),
+            "agree": counts[AGREES], "refused_by_both": counts[REFUSED],
+            "beyond_limits": counts[LIMITED],
+            "differ": [{"program": one.name, "lines": one.lines, "smallest": one.smallest}
+                       for one in shown if one.word == DIFFERS],
+            "not_compared": [{"program": one.name, "why": " ".join(one.lines)}
+                             for one in shown if one.word == NOT_COMPARED]}))
+    else:
+        _print_summary(counts, len(names), None if arguments.dtrace else seed)
+    return 1 if shown or not counts[AGREES] + counts[REFUSED] else 0
+
+
+def _names(arguments: argparse.Namespace, seed: int) -> list[str]:
+    """Return the names of the programs, as in ``Verdict``."""
+    if arguments.dtrace and arguments.random is not None:
+        raise KinstError("--random: cannot be used with scripts, which --dtrace names")
+    if not arguments.dtrace:
+        count = DEFAULT_PROGRAMS if arguments.random is None else parse_count(
+            arguments.random, "--random")
+        if count > MAX_PROGRAMS:
+            raise KinstError(f"--random {count}: at most {MAX_PROGRAMS} programs are allowed")
+        return [f"{SEED}{seed + index}" for index in range(count)]
+    names = []
+    for given in map(Path, arguments.dtrace):
+        found = sorted(given.rglob("*.d")) if given.is_dir() else [given]
+        if not found:
+            raise KinstError(f"{given}: contains no D programs (*.d)")
+        names += [str(path.absolute()) for path in found if path.is_file() or not given.is_dir()]
+    for name in names:
+        source_of(name)  # reports files that cannot be read before anything is run
+    return list(dict.fromkeys(names))
+
+
+def _verdicts(task: JudgeTask, image: Image, names: list[str], jobs: Sweep
+              ) -> Iterator[list[Verdict]]:
+    """Yield verdicts as soon as they are known."""
+    arch = arch_of(image).name
+    made_by = fingerprint((*machine_modules(arch), *MADE_BY, f"kinst.{arch}"), ("unicorn",))
+    key = Key("xval", f"dtrace(1) {made_by} {image.identity} with {task.memory >> 20} MB", arch,
+              0, 0)
+    if jobs.store is not None:
+        jobs.store.begin(key, image.kernel_identity, task.kernel, compiler_of(image.path),
+                         {task.named(name): "dtrace" for name in names})
+    yield from sweep(task, names, jobs.workers, jobs.store, key, CHUNK, most=1)
+
+
+def _text(arguments: argparse.Namespace, verdict: Verdict) -> list[str]:
+    if verdict.word == NOT_COMPARED:
+        return [f"{verdict.name}: not compared: {' '.join(verdict.lines)}"]
+    lines = [f"{verdict.name}: the tracers differ", *(f"  {line}" for line in verdict.lines)]
+    lines.append("  the smallest program that differs:")
+    lines += [f"    {line}" for line in verdict.smallest.splitlines()]
+    again = (f"--dtrace {shlex.quote(verdict.name)}" if not verdict.name.startswith(SEED)
+             else f"--dtrace --random 1 --seed {verdict.name.removeprefix(SEED)}")
+    return [*lines, f"  to repeat: kinst xval -k {shlex.quote(arguments.kernel)} --base {again}"]
+
+
+def _print_summary(counts: Counter[str], total: int, seed: int | None) -> None:
+    print(f"{counts[AGREES]} of {total} programs agree, dtrace(1) and kdtrace refuse "
+          f"{counts[REFUSED]} with the same message, {counts[DIFFERS]} differ"
+          + ("" if seed is None else f" (seed {seed})"))
+    if counts[LIMITED]:
+        print(f"  {counts[LIMITED]} refused by dtrace(1) for a limit that kdtrace does not have: "
+              f"{', '.join(LIMITS)}")
+    if counts[NOT_COMPARED]:
+        print(f"  {counts[NOT_COMPARED]} not compared", file=sys.stderr)
+    print("  not compared, because they differ on purpose:")
+    for _pattern, _replacement, why in DECISIONS:
+        print(f"    {why}")

@@ -1,0 +1,83 @@
+"""Programs on which kdtrace once differed from FreeBSD 15.0's dtrace(1), with what that prints.
+
+The random programs of ``kinst xval --dtrace`` found them, made as small as possible.
+"""
+
+import contextlib
+import io
+
+import pytest
+
+from dtrace.judge.outcome import Outcome, compared, differences
+from emu.host.errors import KinstError
+from kinst_emu.cli.script import trace
+
+LAST = "tick-1s { exit(0); }\n"
+QUIET = "#pragma D option quiet\n"
+FAILED = "dtrace: failed to compile script FILE: line "
+ERROR = "dtrace: error on enabled probe ID N (ID N: dtrace:::BEGIN): "
+NULL = f"{ERROR}invalid address (0x0) in action "
+
+FOUND = {
+    "the compiler's own clauses count as matched": (
+        'END { if (9) { } else { } }\n', 0,
+        "CPU     ID                    FUNCTION:NAME\n  0 ID                         :tick-1s \n\n",
+        "dtrace: script FILE matched 4 probes\n"),
+    "a negated literal keeps its type": (
+        f'{QUIET}BEGIN {{ @["a", !(2l)] = min(1); }}\n', 0,
+        f"\n  a{0:66}{1:17}\n", ""),
+    "the left side of an assignment is checked first": (
+        f"{QUIET}BEGIN {{ v1 = (v3 += v3--); }}\n", 1, "",
+        f"{FAILED}2: v3 has not yet been declared or assigned\n"),
+    "an unknown array is reported before its keys": (
+        f'{QUIET}BEGIN {{ trace(t0["a", t1[1]]); }}\n', 1, "",
+        f"{FAILED}2: t0 has not yet been declared or assigned\n"),
+    "a variable is not its own first value": (
+        f"{QUIET}BEGIN {{ v2 = v2; }}\n", 1, "",
+        f"{FAILED}2: v2 has not yet been declared or assigned\n"),
+    "copying a null string into a key has no offset": (
+        f'{QUIET}BEGIN {{ @a1[strstr("a", ".."), "a"] = avg(1); }}\n', 0, "\n",
+        f"{NULL}#2\n"),
+    "the percent sign counts as a conversion": (
+        f'{QUIET}BEGIN {{ printf("%.2S%%%-20hd", "a", 1); }}\n', 1, "",
+        f"{FAILED}2: printf( ) argument #3 is incompatible with conversion #3 prototype:\n"
+        "\tconversion: %hd\n\t prototype: short\n\t  argument: int\n"),
+    "an unknown aggregation is named in a clause with an if": (
+        f'{QUIET}BEGIN {{ if (1) {{ }}\n@a1[1] = count();\nprinta("%d", @); }}\n', 1, "",
+        f"{FAILED}4: failed to resolve @_: Unknown variable name\n"),
+    "the left operand names the type of a result": (
+        f'{QUIET}uint64_t v1;\nBEGIN {{ printf("%c", strlen("a") % (v1 | 1)); }}\n', 1, "",
+        f"{FAILED}3: printf( ) argument #2 is incompatible with conversion #1 prototype:\n"
+        "\tconversion: %c\n\t prototype: char, short, or int\n\t  argument: size_t\n"),
+    "an element that was never set is an empty string": (
+        f'{QUIET}string t1[int];\nBEGIN {{ t1[2] = 0; '
+        'printf("%d %d", strlen(t1[1]), strlen(t1[2])); }\n', 0, "0 0\n", ""),
+    "a constant is converted to the type that it is combined with": (
+        f"{QUIET}unsigned char v3; int16_t v0;\nBEGIN {{ v3 -= 1; v3 *= -65535; "
+        "v0 -= -128; printf(\"%d %d %d\", v3, (long long)v3, (long long)v0); }\n", 0,
+        "255 -1 128\n", ""),
+    "a short number has a sign": (
+        f'{QUIET}BEGIN {{ printf("[%+hd|% hd|%+hd|%+hu]", (short)5, (short)7, (short)-1, '
+        '(unsigned short)1); }\n', 0, "[+5| 7|+65535|1]\n", ""),
+}
+
+
+def outcome(path):
+    output, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        try:
+            status = trace(["-s", str(path)])
+        except KinstError as error:
+            print(f"dtrace: {error}", file=errors)
+            status = 1
+    return Outcome(status, output.getvalue(), errors.getvalue())
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_difference_that_was_found_stays_away(name, tmp_path):
+    program, status, output, errors = FOUND[name]
+    path = tmp_path / "script.d"
+    path.write_text(program + LAST)
+    ours = outcome(path)
+    assert (ours.status, compared(ours.output), compared(ours.errors)) == (status, output, errors)
+    assert differences(Outcome(status, output, errors), ours) == []
