@@ -30,8 +30,8 @@ def with_known_digests(options: BootOptions) -> BootOptions:
 
 def with_known_identity(image: Image) -> Image:
     """Return a kernel image that has its ``kernel_identity``."""
-    return replace(image, known=_kept(("kernel", VERSION, image.states), IDENTITY,
-                                      lambda: image.kernel_identity))
+    identity = _kept(("kernel", VERSION, image.states), IDENTITY, lambda: image.kernel_identity)
+    return replace(image, known=(identity, image))
 
 
 def _known(disk: DiskImage) -> DiskImage:

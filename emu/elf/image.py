@@ -69,7 +69,8 @@ class Image:
     modules: tuple[Module, ...] = ()  # modules in address order; they follow the kernel in memory
     options: BootOptions = NOTHING  # options for the boot loader
     states: tuple[State, ...] = field(default=(), compare=False)  # the kernel's files (state_of)
-    known: str = field(default="", compare=False)  # kernel_identity; "": it must be computed
+    # The kernel's identity if it is known, and the image for which it was computed.
+    known: tuple[str, "Image"] | None = field(default=None, compare=False, repr=False)
 
     @property
     def path(self) -> Path:
@@ -80,6 +81,12 @@ class Image:
     def machine(self) -> str:
         """Machine for which the kernel was built: ``e_machine`` without the EM_ prefix."""
         return self.file.machine
+
+    def has_same_kernel(self, other: "Image") -> bool:
+        """Return whether another image was made from this one without a change of the kernel."""
+        return (self.file is other.file and self.segments is other.segments
+                and self.symbols is other.symbols
+                and (self.entry, self.build_id) == (other.entry, other.build_id))
 
     @functools.cached_property
     def identity(self) -> str:
@@ -102,8 +109,8 @@ class Image:
         The digest covers everything that a machine can see: segments, entry, and symbols, because
         a boot finds functions by name.  A file that was changed in place keeps its build ID.
         """
-        if self.known:
-            return self.known
+        if self.known is not None and self.known[1].has_same_kernel(self):
+            return self.known[0]
         h = hashlib.sha256(f"{self.build_id} {self.machine} {self.entry}".encode())
         for s in self.segments:
             place = f"{s.virtual} {s.physical} {s.memory_size} {s.flags} {len(s.data)}"
@@ -206,7 +213,7 @@ def load_image(path: Path, debug: Path | None = None) -> Image:
     :raises ImageError: if the file is not a 64-bit little-endian ELF executable with symbols, is
         truncated, or has overlapping segments.
     """
-    file = read_file(path)
+    file = read_file(path, whole=False)
     data = file.content
     if bytes(data[:4]) != ELF_MAGIC:
         raise ImageError(
@@ -228,7 +235,7 @@ def load_image(path: Path, debug: Path | None = None) -> Image:
     debug = debug or path.with_name(path.name + ".debug")
     stripped, states = "", [file.state]
     if not entries and debug.is_file():
-        named = ElfFile(read_file(debug))
+        named = ElfFile(read_file(debug, whole=False))
         states.append(named.file.state)
         other = _debug_symbols(named)
         if build_id and other[2] and build_id != other[2]:

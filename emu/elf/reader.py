@@ -139,15 +139,14 @@ def _name(strings: bytes, at: int) -> str:
     return strings[at : end if end >= 0 else at + MAX_NAME].decode("utf-8", "replace")
 
 
-def read_file(path: Path) -> InputFile:
+def read_file(path: Path, whole: bool = True) -> InputFile:
     """Read an ELF file; read only the first bytes of any other file.
 
-    Bytes in no section, segment or header are not read: removing debug sections may leave large
-    gaps.
-
+    :param whole: whether to read all of the file; otherwise, bytes in no section, segment or header
+        are zeros, because removing debug sections may leave large gaps.
     :raises ImageError: if the file cannot be read, is empty, or has more than 2 GiB.
     """
-    return taken(path, MAX_FILE, ELF_MAGIC, _described)
+    return taken(path, MAX_FILE, ELF_MAGIC, None if whole else _described)
 
 
 def _described(read_at: ReadAt, size: int) -> Ranges:

@@ -418,15 +418,6 @@ cdef class Engine(EngineWiring):
         """Return whether the next block start at ``pc`` is marked as not canonical (``resume``)."""
         return bool(self.clock.resumed and self.clock.resume_at == pc)
 
-    def split(self, const uint8_t[::1] code):
-        """Return (number of instructions in ``code``, offset of the last), or None if uncertain."""
-        cdef uint32_t last = 0
-        cdef uint32_t count
-        if not 0 < code.shape[0] <= PREFIX_BYTES:
-            raise ValueError(f"{code.shape[0]} bytes of code: must be 1 to {PREFIX_BYTES}")
-        count = split(&self.clock, &code[0], <uint32_t>code.shape[0], &last)
-        return (count, last) if count else None
-
     def learn_end(self, uint64_t address, uint32_t size, uint32_t count, bint cut):
         """Store how a block of ``count`` instructions ends.
 

@@ -493,6 +493,15 @@ cdef class EngineWiring:
             self.clock.split = <split_fn>PyCapsule_GetPointer(module.SPLIT, "emu.split")
         self.clock.branch_count = i
 
+    def split(self, const uint8_t[::1] code):
+        """Return (number of instructions in ``code``, offset of the last), or None if uncertain."""
+        cdef uint32_t last = 0
+        cdef uint32_t count
+        if not 0 < code.shape[0] <= PREFIX_BYTES:
+            raise ValueError(f"{code.shape[0]} bytes of code: must be 1 to {PREFIX_BYTES}")
+        count = split(&self.clock, &code[0], <uint32_t>code.shape[0], &last)
+        return (count, last) if count else None
+
     def set_last_address(self, int register):
         """Set the register that holds the address of the last FPU instruction (x87 FIP).
 

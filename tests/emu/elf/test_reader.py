@@ -7,7 +7,7 @@ from elftools.elf.elffile import ELFFile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from emu.elf.reader import ElfFile, read_file
+from emu.elf.reader import SHT_NOBITS, ElfFile, read_file
 from emu.host.errors import ImageError
 from images import catalog
 from tests.elfwriter import Elf
@@ -69,7 +69,8 @@ def test_gaps_between_sections_are_not_read(tmp_path):
     path.write_bytes(
         data[:40] + struct.pack("<Q", sections + len(gap)) + data[48:sections] + gap
         + data[sections:])
-    file = read_file(path)
+    assert bytes(read_file(path).content) == path.read_bytes()
+    file = read_file(path, whole=False)
     one = ElfFile(file)
     assert len(file.content) == len(data) + len(gap)
     assert bytes(file.content[: sections]) == path.read_bytes()[: sections]
@@ -77,22 +78,23 @@ def test_gaps_between_sections_are_not_read(tmp_path):
     section = one.section("debug")
     assert section is not None and one.content(section) == b"content"
     path.write_bytes(data)
-    before = ElfFile(read_file(path))
+    before = ElfFile(read_file(path, whole=False))
     assert [s.name for s in before.sections] == [s.name for s in one.sections]
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, 700), st.integers(0, 255)), max_size=12))
-def test_a_damaged_header_is_read_or_refused_in_one_line(tmp_path, changes):
+def test_a_damaged_header_is_read_or_refused_in_one_line(tmp_path, monkeypatch, changes):
+    monkeypatch.setattr("emu.elf.reader.CLOSE", 0)  # the gaps of this file are small
     data = bytearray(Elf(others={"debug": b"content"}).build())
     for at, value in changes:
         data[at % len(data)] = value
     path = tmp_path / "kernel"
     path.write_bytes(data)
     try:
-        one = ElfFile(read_file(path))
+        one = ElfFile(read_file(path, whole=False))
         for section in one.sections:
             held = bytes(data[section.offset : section.offset + section.size])
-            assert one.content(section) in (held, b"")
+            assert one.content(section) == (b"" if section.kind == SHT_NOBITS else held)
     except ImageError as error:
         assert "\n" not in str(error)

@@ -94,6 +94,8 @@ CHANGED = {
     "build_id": lambda image: image.build_id + "00",
     "modules": None,  # tested in tests/emu/elf/test_kernel_module.py
     "options": lambda _image: dataclasses.replace(NOTHING, flags="v"),
+    "states": None,  # versions of the files, whose content the other fields hold
+    "known": None,  # this identity counts only while the kernel is the same
     "file": None,  # the other fields are read from this file
 }
 

@@ -4,7 +4,6 @@ Sites and types are added to the dispatcher directly; ``tests/real/test_allocati
 the probes with the statistics of a kernel.
 """
 
-import dataclasses
 import random
 
 import pytest
@@ -31,7 +30,7 @@ CPU = "refused"  # variable that stands for the word of the CPU
 @pytest.fixture
 def machine(booted):
     declared = [StaticProbe("memory", "", "none", f"n{n}", (), ()) for n in range(600)]
-    booted.guest = dataclasses.replace(booted.guest, probes=GuestProbes(
+    booted.guest = booted.guest._replace(probes=GuestProbes(
         declared=lambda image, memory: declared))
     booted.write_u64(booted.symbol(CPU).address, OF_CPU)
     return booted

@@ -5,7 +5,6 @@ argument.  The code guarded by the variable contains the tracepoint, but skips i
 7.  ``note_letters`` is the way to the gate, as in ``test_tracepoint``.
 """
 
-import dataclasses
 import struct
 
 import pytest
@@ -56,8 +55,8 @@ def machine(booted):
     booted.write_u64(booted.symbol(VARIABLE).address, 0)
     start = StaticProbe("lesson", "kernel", "none", "start", (Argument("int", ""),) * 2,
                         (Tracepoint(site + at, target),))
-    booted.guest = dataclasses.replace(
-        booted.guest, probes=GuestProbes(
+    booted.guest = booted.guest._replace(
+        probes=GuestProbes(
             declared=lambda image, memory: [start], gates={"machine_off": 5},
             tracepoint=bytes.fromhex(point), guard=(VARIABLE, frozenset({("lesson", "start")}))))
     return booted

@@ -5,7 +5,6 @@ word of a lock, and calls ``note_letters`` if that fails.  Kinds of locks use me
 teaching kernel's structures: ``struct command`` has three words.
 """
 
-import dataclasses
 import struct
 from types import SimpleNamespace
 
@@ -105,9 +104,9 @@ def machine(booted, kind):
              LockKind("struct command", "run", 31, 1, sharers=5))
     locks = LockProbes("locks", "console_lock", (
         LockPath("audit", "acquire", kind, True), LockPath("note_letters", "release", kind, False)))
-    booted.guest = dataclasses.replace(
-        booted.guest, probes=GuestProbes(declared=lambda image, memory: pair, locks=locks),
-        threads=dataclasses.replace(booted.guest.threads, locks=LockMembers(
+    booted.guest = booted.guest._replace(
+        probes=GuestProbes(declared=lambda image, memory: pair, locks=locks),
+        threads=booted.guest.threads._replace(locks=LockMembers(
             "struct command", "name", 24, 15, kinds)))
     return booted
 
@@ -312,8 +311,8 @@ def test_a_swap_before_an_instruction_without_breakpoints_is_reported(machine, k
      "'adler32' does not swap the word of a lock itself")])
 def test_what_the_search_lacks_is_reported(machine, kind, wrong, why):
     probes = machine.guest.probes
-    machine.guest = dataclasses.replace(machine.guest, probes=dataclasses.replace(
-        probes, locks=dataclasses.replace(probes.locks, **wrong)))
+    machine.guest = machine.guest._replace(probes=probes._replace(
+        locks=probes.locks._replace(**wrong)))
     breakpoints = Breakpoints(machine)
     breakpoints.add_static(0, types(machine))
     assert breakpoints.incomplete(0) == [

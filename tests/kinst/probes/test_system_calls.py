@@ -5,7 +5,6 @@ the arguments in the thread and calls the function whose address is the thread's
 function overwrites ``note_letters`` and returns the thread's fifth word.
 """
 
-import dataclasses
 import struct
 
 import pytest
@@ -63,9 +62,9 @@ def machine(booted):
     probes = [StaticProbe("syscall", "freebsd", name, kind, (), (), SystemCall(
         table, index, "describe", kind == "return"))
         for index, name in ((1, "read"), (2, "write")) for kind in ("entry", "return")]
-    booted.guest = dataclasses.replace(
-        booted.guest, probes=GuestProbes(calls=lambda image, memory: probes),
-        threads=dataclasses.replace(booted.guest.threads, per_cpu=register),
+    booted.guest = booted.guest._replace(
+        probes=GuestProbes(calls=lambda image, memory: probes),
+        threads=booted.guest.threads._replace(per_cpu=register),
         programs=GuestPrograms(
             system_calls=SystemCalls(b"", "", (), "", ("", 0), "describe"),
             call_members=CallMembers("struct thread", "args", "entry", "value", "error", "flags",

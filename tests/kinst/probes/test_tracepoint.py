@@ -6,7 +6,6 @@ a frame, and passes two arguments: its own argument and 42.  The gate is ``machi
 would turn off the machine.
 """
 
-import dataclasses
 import struct
 
 import pytest
@@ -49,8 +48,8 @@ def machine(booted):
     start = StaticProbe("lesson", "kernel", "none", "start", (Argument("int", ""),) * 2,
                         (Tracepoint(site, target),))
     never = StaticProbe("lesson", "kernel", "none", "never", (), ())
-    booted.guest = dataclasses.replace(
-        booted.guest, probes=GuestProbes(declared=lambda image, memory: [start, never],
+    booted.guest = booted.guest._replace(
+        probes=GuestProbes(declared=lambda image, memory: [start, never],
                                          gates={"machine_off": 5}, tracepoint=bytes.fromhex(point)))
     return booted
 

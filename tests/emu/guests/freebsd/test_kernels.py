@@ -1,6 +1,5 @@
 """Tests of what differs between releases and configurations of the FreeBSD kernel."""
 
-import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -74,7 +73,7 @@ def test_system_call_probes_remain_if_the_static_probes_cannot_be_read(fresh):
         raise StaticProbeError("a static probe has 88 bytes instead of 112")
 
     call = StaticProbe("syscall", "freebsd", "getpid", "entry", (), ())
-    fresh.guest = dataclasses.replace(fresh.guest, probes=GuestProbes(
+    fresh.guest = fresh.guest._replace(probes=GuestProbes(
         declared=refuse, calls=lambda image, memory: [call]))
     probes = Breakpoints(fresh)
     assert probes.declared == [call] == probes.declared and len(probes.unreadable) == 1
