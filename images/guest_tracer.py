@@ -16,7 +16,7 @@ from images.shell import run_command
 
 STATUS = re.compile(rb"\033\]133;D;(\d+)\007")
 END_OF_FILE = b"\004"
-PROGRAM_LIMIT = 20_000_000_000  # maximum number of instructions for one program
+PROGRAM_LIMIT = 3_000_000_000  # maximum number of instructions for one program
 IDLE = 60 * 10**9  # idle virtual time in ns after which a program is abandoned
 READING = 10**8  # idle virtual time in ns after which all typed keys were read
 CHUNK = 1000  # number of bytes that are typed at once; the terminal's queue must hold them
@@ -80,12 +80,14 @@ class GuestTracer:
             else:
                 stop = self._typed(reader, END_OF_FILE, prompts, IDLE)
         text = bytes(machine.console.text[begin:])
-        mark = STATUS.search(text)
+        marks = list(STATUS.finditer(text))  # the program may print such a mark, too
+        mark = marks[-1] if marks else None
         if stop.reason is not StopReason.CONSOLE or mark is None:
             return Judged(None, text.decode("utf-8", "backslashreplace"), f"{stop}\n")
-        output, errors = text[: mark.start()], text[mark.end() :]
+        output = text[: mark.start()]
+        errors, _escape, _prompt = text[mark.end() :].partition(prompts[0].encode())
         return Judged(int(mark[1]), output.decode("utf-8", "backslashreplace"),
-                      errors[: errors.find(b"\033")].decode("utf-8", "backslashreplace"))
+                      errors.decode("utf-8", "backslashreplace"))
 
     def _typed(self, reader: ConsoleReader, keys: bytes, prompts: tuple[str, ...],
                idle: int) -> Stop:

@@ -8,20 +8,25 @@ import difflib
 import re
 from dataclasses import dataclass
 
-# (pattern, replacement, why the texts differ)
+OUTPUT, ERRORS = "output", "errors"
+# (where, pattern, replacement, why the texts differ)
 DECISIONS = (
-    (re.compile(r"\bat (?:BPF|DIF) offset \d+"), "at offset N",
+    (ERRORS, re.compile(r"(?m)^(dtrace: error .* )at (?:BPF|DIF) offset \d+$"), r"\1at offset N",
      "programs are compiled to BPF, not to DIF"),
-    (re.compile(r"\bon enabled probe ID \d+ \(ID \d+:"), "on enabled probe ID N (ID N:",
+    (ERRORS, re.compile(r"(?m)^(dtrace: error on enabled probe) ID \d+ \(ID \d+:"),
+     r"\1 ID N (ID N:",
      "kdtrace numbers the clauses of one probe consecutively, and probes have other numbers"),
-    (re.compile(r"(: profile:::\S+ invalid address) \(0x[0-9a-f]+\)"), r"\1",
+    (ERRORS, re.compile(r"(?m)^(dtrace: error .*: profile:::\S+ invalid address) \(0x[0-9a-f]+\)"),
+     r"\1",
      "in an interrupt, FreeBSD's dtrace(1) names another address than the one that was read"),
-    (re.compile(r"(?m)^dtrace: [a-z ]+ size lowered to \d+[kmg]?\n"), "",
+    (ERRORS, re.compile(r"(?m)^dtrace: [a-z ]+ size lowered to \d+[kmg]?\n"), "",
      "the guest's dtrace(1) makes buffers smaller when the guest's memory is short"),
-    (re.compile(r"(?m)^( *\d+) +\d+( +\S*:\S+ )"), r"\1 ID\2",
+    (OUTPUT, re.compile(r"(?m)^( *\d+) +\d+( +\S*:\S+ )"), r"\1 ID\2",
      "probes have other numbers"),
-    (re.compile(r"\bscript (?:'[^']*'|[^\s:]+)"), "script FILE", "the file has another name"),
+    (ERRORS, re.compile(r"(?m)^(dtrace: (?:failed to compile )?script) .*?(?=: line | matched |$)"),
+     r"\1 FILE", "the file has another name"),
 )
+ROWS = "CPU     ID                    FUNCTION:NAME\n"  # begins rows with the numbers of probes
 # Limits of dtrace(1)'s compiler that kdtrace does not have: such programs are not compared.
 LIMITS = ("Insufficient registers to generate code", "Insufficient tuple registers")
 MOST_LINES = 40  # maximum number of lines of a described difference
@@ -51,10 +56,14 @@ class Outcome:
         return self.status == 1 and any(limit in self.errors for limit in LIMITS)
 
 
-def compared(text: str) -> str:
-    """Return a text as it is compared: without what differs on purpose."""
-    for pattern, replacement, _why in DECISIONS:
-        text = pattern.sub(replacement, text)
+def compared(text: str, where: str) -> str:
+    """Return a text as it is compared: without what differs on purpose.
+
+    :param where: ``OUTPUT`` or ``ERRORS``.
+    """
+    for place, pattern, replacement, _why in DECISIONS:
+        if place == where and (place == ERRORS or ROWS in text):
+            text = pattern.sub(replacement, text)
     return text
 
 
@@ -69,9 +78,9 @@ def differences(theirs: Outcome, ours: Outcome) -> list[str]:
         return lines
     if theirs.status != ours.status:
         lines.append(f"exit status: dtrace(1) {_status(theirs)}, kdtrace {_status(ours)}")
-    for what, one, other in (("output", theirs.output, ours.output),
-                             ("errors", theirs.errors, ours.errors)):
-        one, other = compared(one), compared(other)
+    for what, one, other in ((OUTPUT, theirs.output, ours.output),
+                             (ERRORS, theirs.errors, ours.errors)):
+        one, other = compared(one, what), compared(other, what)
         if one != other:
             lines.append(f"{what} (- dtrace(1), + kdtrace):")
             changes = list(difflib.unified_diff(

@@ -121,10 +121,6 @@ RULES: dict[str, tuple[Rule, ...]] = {
         *_each("jobs", "{} runs on this machine, --cluster on others; give only one", "cluster"),
     ),
     "xval": (
-        *_each("call functions system fault module", "{}: cannot be used with --dtrace, which "
-               "compares D programs", "dtrace"),
-        *_each("dtrace", "{}: needs --base: the dtrace(1) of a base system is the judge",
-               without="base"),
         *_each("call", "give -c, or --functions and --random, not both", "functions random"),
         *_each("jobs", "{} runs on this machine, --cluster on others; give only one", "cluster"),
     ),

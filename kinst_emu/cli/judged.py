@@ -3,8 +3,11 @@
 import contextlib
 import io
 import json
+import os
+import signal
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from dtrace.judge.scripts import divided
 from dtrace.judge.shrink import shrunk
 from emu.elf.image import Image
 from emu.host.errors import KinstError
+from emu.host.input_file import taken
 from images import catalog
 from images.guest_tracer import GuestTracer, TracerError
 from images.systems import with_disks
@@ -25,6 +29,10 @@ from kinst.verify.sweep.workers import check_identity
 from kinst_emu.cli.script import trace
 
 SEED = "seed "  # begins the name of a random program; other names are those of files
+MAX_SCRIPT = 1 << 20  # maximum size of a script in bytes
+# Errors that a mistake in kdtrace may raise
+MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError,
+            ValueError)
 WORDS = AGREES, REFUSED, LIMITED, DIFFERS, NOT_COMPARED = (
     "agrees", "both refuse it", "beyond a limit", "differs", "not compared")
 
@@ -49,9 +57,12 @@ class Judge:
         return Outcome(judged.status, judged.output, judged.errors)
 
     def ours(self, program: str) -> Outcome:
-        """Run a program by kdtrace."""
+        """Run a program by kdtrace; if it fails in an unexpected way, the errors say how.
+
+        :raises KeyboardInterrupt: the user has interrupted the program.
+        """
         output, errors = io.StringIO(), io.StringIO()
-        with tempfile.NamedTemporaryFile("w", suffix=".d") as file:
+        with tempfile.NamedTemporaryFile("w", suffix=".d") as file, _interruptible():
             file.write(program)
             file.flush()
             with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
@@ -61,14 +72,51 @@ class Judge:
                 except KinstError as error:
                     print(f"dtrace: {error}", file=errors)
                     status = 1
-        return Outcome(status, output.getvalue(), errors.getvalue())
+                except MISTAKES as error:
+                    print(f"kdtrace fails: {type(error).__name__}: {error}", file=errors)
+                    status = 70
+        return Outcome(status, _shown(output), _shown(errors))
 
     def differences(self, program: str) -> list[str]:
         """Run a program twice; return lines that describe how the outcomes differ.
 
+        A program that does not end under dtrace(1) is not compared.
+
         :raises TracerError: the program cannot be typed.
         """
-        return differences(self.theirs(program), self.ours(program))
+        theirs = self.theirs(program)
+        return [] if theirs.status is None else differences(theirs, self.ours(program))
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt at the end if Ctrl-C was pressed, which only ends a trace."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread receives signals
+        return
+    reading, writing = os.pipe()
+    try:
+        os.set_blocking(reading, False)
+        os.set_blocking(writing, False)
+        before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+        with contextlib.suppress(BlockingIOError):  # no signal was received
+            if signal.SIGINT in os.read(reading, 4096):
+                raise KeyboardInterrupt
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def _shown(stream: io.StringIO) -> str:
+    """Return what was written, with bytes that are not UTF-8 as ``\\xff``."""
+    return stream.getvalue().encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+Item = tuple[str, str]  # name and source of a program; the name is as in ``Verdict``
 
 
 @dataclass(frozen=True)
@@ -88,8 +136,8 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class JudgeTask(KeptTask[str, Verdict, Judge]):
-    """Task that runs programs, named as in ``Verdict``, and makes those that differ smaller.
+class JudgeTask(KeptTask[Item, Verdict, Judge]):
+    """Task that runs programs and makes those that differ smaller.
 
     :param identity: identity of the kernel; a worker with another one refuses.
     :param memory: guest RAM in bytes.
@@ -108,19 +156,21 @@ class JudgeTask(KeptTask[str, Verdict, Judge]):
         check_identity(image, self.identity)
         return Judge(with_disks(image, [], base=True), self.memory)
 
-    def results(self, prepared: Judge, items: Sequence[str]) -> list[Verdict]:
+    def results(self, prepared: Judge, items: Sequence[Item]) -> list[Verdict]:
         """Run programs on both tracers."""
-        return [judged(prepared, name) for name in items]
+        return [judged(prepared, item) for item in items]
 
-    def named(self, item: str) -> bytes:
-        """Return the key under which a store keeps a verdict: the program's source."""
-        return source_of(item).text.encode()
+    def named(self, item: Item) -> bytes:
+        """Return the key under which a store keeps a verdict."""
+        return json.dumps(item).encode()
 
-    def kept(self, _item: str, result: Verdict) -> Kept:
-        """Convert a verdict for storage."""
+    def kept(self, item: Item, result: Verdict) -> Kept | None:
+        """Convert a verdict for storage; one without a comparison is not stored."""
+        if result.word == NOT_COMPARED:
+            return None
         wrong = 0 if result.word == DIFFERS else None
         return finding.to_kept(finding.Finding(
-            self.named(result.name), result.word, wrong, lines=result.lines,
+            self.named(item), result.word, wrong, lines=result.lines,
             note=json.dumps([result.name, result.smallest])))
 
     def known(self, kept: Kept) -> Verdict:
@@ -136,31 +186,35 @@ class JudgeTask(KeptTask[str, Verdict, Judge]):
         return Verdict(row[0], stored.word, stored.lines, row[1])
 
 
-def source_of(name: str) -> Node:
-    """Return the program with a name: a random one, or that in a file.
+def random_program(seed: int) -> Item:
+    """Return the random program of a seed."""
+    return f"{SEED}{seed}", generated(seed).text
 
-    :raises KinstError: the file cannot be read.
+
+def script(path: Path) -> Item:
+    """Return the program in a file.
+
+    :raises KinstError: the file cannot be read, is too large, or is not text.
     """
-    if name.startswith(SEED):
-        return generated(int(name.removeprefix(SEED)))
     try:
-        return divided(Path(name).read_text("utf-8"))
-    except OSError as error:
-        raise KinstError(f"{name}: {error.strerror}") from None
+        return str(path), bytes(taken(path, MAX_SCRIPT).content).decode("utf-8")
     except UnicodeDecodeError:
-        raise KinstError(f"{name}: is not text") from None
+        raise KinstError(f"{path}: is not text") from None
 
 
-def judged(judge: Judge, name: str) -> Verdict:
+def judged(judge: Judge, item: Item) -> Verdict:
     """Run a program on both tracers; if the outcomes differ, look for the smallest that differs."""
-    program = source_of(name)
+    name, source = item
     try:
-        theirs = judge.theirs(program.text)
+        theirs = judge.theirs(source)
     except TracerError as error:
         return Verdict(name, NOT_COMPARED, (str(error),))
+    if theirs.status is None:
+        return Verdict(name, NOT_COMPARED, (
+            f"it does not end under dtrace(1): {theirs.errors.strip()}",))
     if theirs.limited:
         return Verdict(name, LIMITED)
-    found = differences(theirs, judge.ours(program.text))
+    found = differences(theirs, judge.ours(source))
     if not found:
         return Verdict(name, REFUSED if theirs.refused else AGREES)
     wanted = kinds(found)
@@ -168,5 +222,8 @@ def judged(judge: Judge, name: str) -> Verdict:
     def differs(smaller: Node) -> bool:
         return set() < kinds(judge.differences(smaller.text)) <= wanted
 
+    program = divided(source)
+    if name.startswith(SEED):
+        program = generated(int(name.removeprefix(SEED)))
     smallest = shrunk(program, differs)
     return Verdict(name, DIFFERS, tuple(judge.differences(smallest.text)), smallest.text)

@@ -12,7 +12,7 @@ from dtrace.judge.outcome import DECISIONS, LIMITS
 from emu.arch.architectures import arch_of
 from emu.elf.image import Image
 from emu.host.errors import KinstError
-from emu.host.fingerprint import fingerprint, machine_modules
+from emu.host.fingerprint import our_code
 from kinst.verify.sweep.store import Key
 from kinst.verify.sweep.sweep import sweep
 from kinst_emu.cli.judged import (
@@ -22,16 +22,31 @@ from kinst_emu.cli.judged import (
     NOT_COMPARED,
     REFUSED,
     SEED,
+    Item,
     JudgeTask,
     Verdict,
-    source_of,
+    random_program,
+    script,
 )
 from kinst_emu.cli.sweeps import Sweep, compiler_of, progress_bar
 from kinst_emu.terminal.terminal import parse_count
 
 CHUNK = 5  # number of programs per work item
 DEFAULT_PROGRAMS, MAX_PROGRAMS = 20, 100_000
-MADE_BY = ("dtrace", "kinst_emu.cli", "images", "kinst.probes", "kinst.providers")
+
+
+def refuse_others(arguments: argparse.Namespace) -> None:
+    """Refuse options that have no meaning with ``--dtrace``.
+
+    :raises KinstError: there is such an option, or ``--base`` is missing.
+    """
+    for name, spelled in (("call", "-c"), ("functions", "--functions"), ("system", "--system"),
+                          ("fault", "--fault"), ("module", "--module")):
+        if getattr(arguments, name):
+            raise KinstError(
+                f"{spelled}: cannot be used with --dtrace, which compares D programs")
+    if not arguments.base:
+        raise KinstError("--dtrace: needs --base: the dtrace(1) of a base system is the judge")
 
 
 def judge_programs(image: Image, memory: int, seed: int, arguments: argparse.Namespace) -> int:
@@ -41,11 +56,11 @@ def judge_programs(image: Image, memory: int, seed: int, arguments: argparse.Nam
     :param memory: guest RAM in bytes.
     :raises KinstError: no program was found, or the system has no dtrace(1).
     """
-    names = _names(arguments, seed)
+    items = _items(arguments, seed)
     task = JudgeTask(str(image.path.absolute()), image.kernel_identity, memory)
     counts, shown = Counter[str](), list[Verdict]()
-    with Sweep(arguments) as jobs, progress_bar(len(names), "programs") as advance:
-        for verdicts in _verdicts(task, image, names, jobs):
+    with Sweep(arguments) as jobs, progress_bar(len(items), "programs") as advance:
+        for verdicts in _verdicts(task, image, items, jobs):
             for verdict in verdicts:
                 counts[verdict.word] += 1
                 if verdict.word in (DIFFERS, NOT_COMPARED):
@@ -55,7 +70,7 @@ def judge_programs(image: Image, memory: int, seed: int, arguments: argparse.Nam
             advance(len(verdicts))
     if arguments.json:
         print(json.dumps({
-            "seed": None if arguments.dtrace else seed, "programs": len(names),
+            "seed": None if arguments.dtrace else seed, "programs": len(items),
             "agree": counts[AGREES], "refused_by_both": counts[REFUSED],
             "beyond_limits": counts[LIMITED],
             "differ": [{"program": one.name, "lines": one.lines, "smallest": one.smallest}
@@ -63,42 +78,43 @@ def judge_programs(image: Image, memory: int, seed: int, arguments: argparse.Nam
             "not_compared": [{"program": one.name, "why": " ".join(one.lines)}
                              for one in shown if one.word == NOT_COMPARED]}))
     else:
-        _print_summary(counts, len(names), None if arguments.dtrace else seed)
-    return 1 if shown or not counts[AGREES] + counts[REFUSED] else 0
+        _print_summary(counts, len(items), None if arguments.dtrace else seed)
+    if not shown and not counts[AGREES] + counts[REFUSED]:
+        raise KinstError("no program was compared: dtrace(1) refused all for limits that kdtrace "
+                         "does not have")
+    return 1 if shown else 0
 
 
-def _names(arguments: argparse.Namespace, seed: int) -> list[str]:
-    """Return the names of the programs, as in ``Verdict``."""
-    if arguments.dtrace and arguments.random is not None:
-        raise KinstError("--random: cannot be used with scripts, which --dtrace names")
+def _items(arguments: argparse.Namespace, seed: int) -> list[Item]:
     if not arguments.dtrace:
         count = DEFAULT_PROGRAMS if arguments.random is None else parse_count(
             arguments.random, "--random")
         if count > MAX_PROGRAMS:
             raise KinstError(f"--random {count}: at most {MAX_PROGRAMS} programs are allowed")
-        return [f"{SEED}{seed + index}" for index in range(count)]
-    names = []
+        return [random_program(seed + index) for index in range(count)]
+    for name in ("random", "seed"):
+        if getattr(arguments, name) is not None:
+            raise KinstError(f"--{name}: cannot be used with scripts, which --dtrace names")
+    paths = list[Path]()
     for given in map(Path, arguments.dtrace):
-        found = sorted(given.rglob("*.d")) if given.is_dir() else [given]
+        found = sorted(path for path in given.rglob("*.d") if path.is_file()) if given.is_dir() \
+            else [given]
         if not found:
             raise KinstError(f"{given}: contains no D programs (*.d)")
-        names += [str(path.absolute()) for path in found if path.is_file() or not given.is_dir()]
-    for name in names:
-        source_of(name)  # reports files that cannot be read before anything is run
-    return list(dict.fromkeys(names))
+        paths += [path.absolute() for path in found]
+    return [script(path) for path in dict.fromkeys(paths)]
 
 
-def _verdicts(task: JudgeTask, image: Image, names: list[str], jobs: Sweep
+def _verdicts(task: JudgeTask, image: Image, items: list[Item], jobs: Sweep
               ) -> Iterator[list[Verdict]]:
     """Yield verdicts as soon as they are known."""
     arch = arch_of(image).name
-    made_by = fingerprint((*machine_modules(arch), *MADE_BY, f"kinst.{arch}"), ("unicorn",))
-    key = Key("xval", f"dtrace(1) {made_by} {image.identity} with {task.memory >> 20} MB", arch,
+    key = Key("xval", f"dtrace(1) {our_code()} {image.identity} with {task.memory >> 20} MB", arch,
               0, 0)
     if jobs.store is not None:
         jobs.store.begin(key, image.kernel_identity, task.kernel, compiler_of(image.path),
-                         {task.named(name): "dtrace" for name in names})
-    yield from sweep(task, names, jobs.workers, jobs.store, key, CHUNK, most=1)
+                         {task.named(item): "dtrace" for item in items})
+    yield from sweep(task, items, jobs.workers, jobs.store, key, CHUNK, most=1)
 
 
 def _text(arguments: argparse.Namespace, verdict: Verdict) -> list[str]:
@@ -122,5 +138,5 @@ def _print_summary(counts: Counter[str], total: int, seed: int | None) -> None:
     if counts[NOT_COMPARED]:
         print(f"  {counts[NOT_COMPARED]} not compared", file=sys.stderr)
     print("  not compared, because they differ on purpose:")
-    for _pattern, _replacement, why in DECISIONS:
+    for _where, _pattern, _replacement, why in DECISIONS:
         print(f"    {why}")

@@ -38,7 +38,7 @@ COMMANDS = {
     "disas": "show a function's instructions and their verdicts",
     "inline": "list the inline copies of a function, or the inline calls in a function",
     "line": "show the code of a source line, or the source lines of an instruction",
-    "xval": "compare calls on kinst-emu's machine with the same calls on QEMU",
+    "xval": "compare calls on kinst-emu's machine with QEMU, or D programs with dtrace(1)",
     "type": "show the layout of a type, the prototype of a function, or a variable's type",
     "relocate": "test every displaced instruction against its execution in place",
     "report": "show the results of sweeps (--store), or compare two of them",

@@ -26,7 +26,7 @@ from kinst.verify.sweep.task import carry_out
 from kinst.verify.sweep.workers import Here
 from kinst_emu.cli.boot_words import base_option
 from kinst_emu.cli.completion import kernel_option
-from kinst_emu.cli.judged_programs import judge_programs
+from kinst_emu.cli.judged_programs import judge_programs, refuse_others
 from kinst_emu.cli.sweeps import Sweep, compiler_of, progress_bar, sweep_options
 from kinst_emu.cli.xvals import DIFFERS, WAITED, Checked, CrosscheckTask, Pair
 from kinst_emu.terminal.terminal import parse_count, parse_size, progress
@@ -58,8 +58,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="select random calls of only these functions, given as names or shell "
                         "patterns, separated by commas (default: all functions in the table)")
     parser.add_argument("--random", metavar="N",
-                        help=f"number of random calls (default: {DEFAULT_CALLS}; with --functions, "
-                        "one call of each function)")
+                        help=f"number of random calls, or with --dtrace, of random programs "
+                        f"(default: {DEFAULT_CALLS}; with --functions, one call of each function)")
     parser.add_argument("--system", action="store_true",
                         help="select random system calls, such as sys_getpid(), from a separate "
                         "table; a program makes the calls in user mode (default: kernel functions)")
@@ -68,8 +68,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         "D programs, files or all *.d files of a directory, by both; without "
                         "scripts, run --random programs (default: compare the machine with QEMU)")
     parser.add_argument("--seed", metavar="S",
-                        help="random seed for selecting calls (default: a random seed, which is "
-                        "printed)")
+                        help="random seed for selecting calls, or seed of the first random "
+                        "program (default: a random seed, which is printed)")
     parser.add_argument("--memory", default="512M", metavar="SIZE",
                         help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
     parser.add_argument("--fault", choices=FAULTS, default="",
@@ -82,6 +82,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare the calls, print the divergences, and return the exit status."""
+    if arguments.dtrace is not None:
+        refuse_others(arguments)
     image = with_disks(catalog.find(arguments.kernel, arguments.module), [], arguments.base)
     if arguments.dtrace is not None:
         return judge_programs(image, parse_size(arguments.memory), _seed(arguments), arguments)

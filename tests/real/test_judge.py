@@ -6,7 +6,7 @@ import pytest
 
 from images import catalog
 from images.systems import with_disks
-from kinst_emu.cli.judged import SEED, JudgeTask, judged
+from kinst_emu.cli.judged import JudgeTask, judged, random_program, script
 from tests.conftest import ARCHES, real_kernel
 from tests.dtrace.judge.test_found import FOUND, LAST
 from tests.kinst_emu.commands.test_commands import run
@@ -39,7 +39,7 @@ def test_self_variables_of_begin_reach_end(judge):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_programs_agree(judge, seed):
-    verdict = judged(judge, f"{SEED}{seed}")
+    verdict = judged(judge, random_program(seed))
     assert not verdict.lines, "\n".join((*verdict.lines, verdict.smallest))
 
 
@@ -52,7 +52,7 @@ def test_a_mistake_is_found_and_made_small(judge, monkeypatch, tmp_path):
     right = judge.ours
     monkeypatch.setattr(judge, "ours", lambda program: right(
         program.replace('strlen("abc")', 'strlen("abcd")')))
-    verdict = judged(judge, str(path))
+    verdict = judged(judge, script(path))
     assert any("+" in line and "4" in line for line in verdict.lines)
     statements = [line for line in verdict.smallest.splitlines() if "trace" in line]
     assert len(statements) == 1 and statements[0].count(";") == 1

@@ -85,14 +85,14 @@ def converted(value: int, kind: Type, to: Type) -> int:
     """Convert a constant to an integer type.
 
     A narrower type takes its low bits as an unsigned number; a wider one extends a signed constant
-    by its sign.
+    by its sign, and takes the low bits of an unsigned one.
     """
     size, wanted = width(kind) or 8, width(to) or 8
     if wanted < size:
         return value & (1 << 8 * wanted) - 1
     if wanted > size and is_signed(kind):
         return wrap(value, kind) & (1 << 8 * wanted) - 1 if wanted < 8 else wrap(value, kind)
-    return value
+    return value & (1 << 8 * size) - 1 if wanted > size else value
 
 
 def unary(operator: str, value: int, kind: Type) -> int:
@@ -116,7 +116,10 @@ def is_literal(node: syntax.Expression) -> bool:
         case syntax.Binary(operator=operator, left=left, right=right) if operator in OPERATIONS:
             return is_literal(left) and is_literal(right)
         case syntax.Ternary(condition=condition, then=then, otherwise=otherwise):
-            return is_literal(condition) and is_literal(then) and is_literal(otherwise)
+            if not is_literal(condition):
+                return False
+            value, _kind = _value(condition, Universe())
+            return is_literal(then if value else otherwise)
         case syntax.Cast(to=to, operand=operand):
             return is_integer(to) and is_literal(operand)
     return False

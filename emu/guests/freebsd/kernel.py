@@ -65,8 +65,8 @@ SESSION = ConsoleSession(
     # tee(1) reads all keys, also when dtrace(1) ends before it has read the program.
     judge="stty -opost; (trap '' PIPE; exec tee 2>/dev/null) | "
           f"dtrace {{}} -s /dev/stdin 2>/tmp/errors; {STATUS}; "
-          r"while IFS= read -r line; do printf '%s\n' "
-          '"$line"; done </tmp/errors; stty opost')
+          r"while IFS= read -r line || [ -n "
+          r'''"$line" ]; do printf '%s\n' "$line"; done </tmp/errors; stty opost''')
 # The time in the version string, from date(1) (sys/conf/newvers.sh)
 BUILT = (rb"[A-Z][a-z]{2} (?P<month>[A-Z][a-z]{2}) {1,2}(?P<day>\d{1,2}) "
          rb"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d) [A-Z]{1,5} (?P<year>\d{4})")

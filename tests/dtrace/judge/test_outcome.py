@@ -41,3 +41,10 @@ def test_a_limit_of_dtrace_is_not_a_difference():
                      "generate code\n")
     assert theirs.limited and theirs.refused
     assert differences(theirs, Outcome(0, "5\n")) == []
+
+
+def test_what_a_program_prints_is_not_changed():
+    for one, other in (("script foo ok\n", "script bar ok\n"),
+                       ("    1     2  a:b \n", "    1     3  a:b \n"),
+                       ("at DIF offset 1\n", "at DIF offset 2\n")):
+        assert differences(Outcome(0, one), Outcome(0, other))
