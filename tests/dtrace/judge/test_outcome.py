@@ -48,3 +48,9 @@ def test_what_a_program_prints_is_not_changed():
                        ("    1     2  a:b \n", "    1     3  a:b \n"),
                        ("at DIF offset 1\n", "at DIF offset 2\n")):
         assert differences(Outcome(0, one), Outcome(0, other))
+
+
+def test_faults_that_are_only_counted_must_be_as_many():
+    ours = Outcome(0, "", "dtrace: error on enabled probe ID 1 (ID 1: dtrace:::BEGIN): x\n" * 2)
+    assert not differences(Outcome(0, "", "dtrace: 2 errors in ERROR probe enabling\n"), ours)
+    assert differences(Outcome(0, "", "dtrace: 1 error in ERROR probe enabling\n"), ours)
