@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from emu.elf.image import Image
 from emu.host.errors import KinstError
-from emu.machine.machine import Machine, Stop, StopReason, Until
+from emu.machine.machine import StopReason
 from images.boots import LIMIT, booted
-from images.login import ConsoleReader, quoted_last_line, run_to
+from images.login import ConsoleReader, quoted_last_line
 from images.shell import run_command
 
 STATUS = re.compile(rb"\033\]133;D;(\d+)\007")
@@ -38,12 +38,11 @@ class Judged:
 class GuestTracer:
     """The base system's dtrace(1), waiting for a program.
 
-    :param flags: options of dtrace(1).
     :param memory: guest RAM in bytes.
     :raises KinstError: the system does not boot, or has no dtrace(1).
     """
 
-    def __init__(self, image: Image, flags: str, memory: int) -> None:
+    def __init__(self, image: Image, memory: int) -> None:
         self.machine = booted(image, memory)
         session = self.machine.guest.boot.session
         if session is None or not session.tracing:
@@ -53,7 +52,7 @@ class GuestTracer:
             raise TracerError(f"{image.path}: the system cannot load its tracing modules: "
                               f"'{session.tracing}' ends with status {ran.status}")
         with ConsoleReader(self.machine) as reader:
-            stop = self._typed(reader, f"{session.judge.format(flags)}\r".encode(), (), IDLE)
+            stop = reader.type(f"{session.judge}\r".encode(), (), PROGRAM_LIMIT, IDLE)
             if stop.reason is not StopReason.IDLE or not reader.waits:
                 raise TracerError(f"{image.path}: dtrace(1) does not start in the base system; "
                                   f"{quoted_last_line(self.machine)}")
@@ -74,11 +73,11 @@ class GuestTracer:
         begin = len(machine.console.text)
         with ConsoleReader(machine) as reader:
             for part in _parts(program):
-                stop = self._typed(reader, part, prompts, READING)
+                stop = reader.type(part, prompts, PROGRAM_LIMIT, READING)
                 if stop.reason is not StopReason.IDLE:
                     break
             else:
-                stop = self._typed(reader, END_OF_FILE, prompts, IDLE)
+                stop = reader.type(END_OF_FILE, prompts, PROGRAM_LIMIT, IDLE)
         text = bytes(machine.console.text[begin:])
         marks = list(STATUS.finditer(text))  # the program may print such a mark, too
         mark = marks[-1] if marks else None
@@ -88,18 +87,6 @@ class GuestTracer:
         errors, _escape, _prompt = text[mark.end() :].partition(prompts[0].encode())
         return Judged(int(mark[1]), output.decode("utf-8", "backslashreplace"),
                       errors.decode("utf-8", "backslashreplace"))
-
-    def _typed(self, reader: ConsoleReader, keys: bytes, prompts: tuple[str, ...],
-               idle: int) -> Stop:
-        """Type keys and run until a prompt, or until the guest has been idle for ``idle`` ns."""
-        machine: Machine = self.machine
-        reader.waits = False
-        machine.type(keys)
-        until = Until(console=prompts, instructions=machine.instructions + PROGRAM_LIMIT)
-        stop = run_to(machine, until, idle, lambda: reader.waits)
-        if stop.reason is StopReason.INTERRUPTED:
-            raise KeyboardInterrupt
-        return stop
 
 
 def _parts(program: str) -> list[bytes]:

@@ -116,6 +116,22 @@ class ConsoleReader:
         if self._address is not None:
             self._machine.handle(self._address, None)
 
+    def type(self, keys: bytes, prompts: tuple[str, ...], limit: int, idle: int) -> Stop:
+        """Type keys; run until a prompt is printed or the guest is idle, as ``run_to`` has it.
+
+        :param limit: maximum number of instructions.
+        :param idle: limit of idle virtual time in ns.
+        :raises KeyboardInterrupt: the run was interrupted.
+        """
+        machine = self._machine
+        self.waits = False
+        machine.type(keys)
+        until = Until(console=prompts, instructions=machine.instructions + limit)
+        stop = run_to(machine, until, idle, lambda: self.waits)
+        if stop.reason is StopReason.INTERRUPTED:
+            raise KeyboardInterrupt
+        return stop
+
     def _began(self) -> None:
         machine, session = self._machine, self._session
         assert session is not None

@@ -22,7 +22,7 @@ from emu.host.printable import plain
 from emu.machine.machine import Machine, Stop, StopReason, Until
 from emu.machine.system_call import behind_call, calls_of
 from images import catalog
-from images.login import IDLE, ConsoleReader, quoted_last_line, run_to
+from images.login import IDLE, ConsoleReader, quoted_last_line
 
 MAX_COMMAND = 1000  # maximum size of a command in bytes; the shell's line buffer is slightly larger
 BEGIN, END = b"\033]133;C\007", re.compile(rb"\033\]133;D;(\d{1,3})\007")
@@ -250,12 +250,7 @@ def _keys(machine: Machine, reader: ConsoleReader, keys: bytes, limit: int,
     begin = len(machine.console.text)
     prompts = (boot.shell_prompt,) if boot.session is None else (
         boot.shell_prompt, boot.session.more)
-    reader.waits = False
-    machine.type(keys)
-    until = Until(console=prompts, instructions=machine.instructions + limit)
-    stop = run_to(machine, until, idle, lambda: reader.waits)
-    if stop.reason is StopReason.INTERRUPTED:
-        raise KeyboardInterrupt
+    stop = reader.type(keys, prompts, limit, idle)
     return stop, bytes(machine.console.text[begin:])
 
 

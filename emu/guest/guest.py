@@ -500,9 +500,9 @@ class ConsoleSession(NamedTuple):
     :param attach: command that mounts the files of the disk whose number replaces ``{}``.
     :param status: command that prints the exit status of the previous command as an OSC 133 mark.
     :param tracing: command that loads all of the kernel's tracing modules; empty: it has none.
-    :param judge: command that runs a D program, which is typed until an end of file, with the
-        system's own tracer and the given options in place of ``{}``; it prints its output, its exit
-        status as an OSC 133 mark, and then what it wrote to standard error.
+    :param judge: command that runs a D program, which is typed until an end of file, by the
+        system's own tracer; it prints the program's output, its exit status as an OSC 133 mark, and
+        then what was written to standard error.
     """
 
     reads: str

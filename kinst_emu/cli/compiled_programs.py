@@ -81,7 +81,7 @@ def say_matched(programs: Sequence[CompiledProgram], quiet: bool, verbose: bool)
     """
     for program in programs:
         what, shown = program.shown
-        count = sum(len(one.probes) for one in program.clauses)  # also the compiler's own clauses
+        count = sum(len(one.probes) for one in program.clauses)  # with those that the compiler adds
         if not quiet:
             say(f"{what} '{shown}' matched {counted(count, 'probe')}")
         if verbose:

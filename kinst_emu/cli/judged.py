@@ -50,7 +50,7 @@ class Judge:
 
     def __init__(self, image: Image, memory: int) -> None:
         self._kernel, self._memory = image.path, memory
-        self._theirs = GuestTracer(image, "", memory)
+        self._theirs = GuestTracer(image, memory)
         self.loses = "heard 5" not in self.theirs(HEARD).output
 
     def theirs(self, program: str) -> Outcome:
@@ -184,7 +184,10 @@ class JudgeTask(KeptTask[Item, Verdict, Judge]):
         :raises ValueError: when the stored row is malformed.
         """
         stored = finding.from_kept(kept)
-        row = json.loads(stored.note)
+        try:
+            row = json.loads(stored.note)
+        except RecursionError as error:
+            raise ValueError("malformed verdict") from error
         if stored.word not in WORDS or not (
                 isinstance(row, list) and len(row) == 2 and all(type(text) is str for text in row)):
             raise ValueError("malformed verdict")
@@ -204,7 +207,7 @@ def script(path: Path) -> Item:
     try:
         return str(path), bytes(taken(path, MAX_SCRIPT).content).decode("utf-8")
     except UnicodeDecodeError:
-        raise KinstError(f"{path}: is not text") from None
+        raise KinstError(f"{path}: is not UTF-8 text; give the source of a D program") from None
 
 
 def judged(judge: Judge, item: Item) -> Verdict:

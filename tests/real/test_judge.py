@@ -5,7 +5,6 @@ import json
 import pytest
 
 from images import catalog
-from images.systems import with_disks
 from kinst_emu.cli.judged import LOSES, JudgeTask, judged, random_program, script
 from tests.conftest import ARCHES, real_kernel
 from tests.dtrace.judge.test_found import FOUND, LAST
@@ -15,12 +14,18 @@ MEMORY = 512 << 20
 SEEDS = range(1, 13)  # of random programs that agree
 
 
+def with_base(arch):
+    """Return a kernel with a base system next to it."""
+    image = real_kernel(arch)
+    if not image.path.with_name(catalog.ROOT_FILE).is_file():
+        pytest.skip(f"no base system for {arch}: put the root.ufs of 'kinst images fetch "
+                    f"RELEASE/ARCH --base' next to {image.path}")
+    return image
+
+
 @pytest.fixture(scope="module", params=ARCHES)
 def judge(request):
-    image = real_kernel(request.param)
-    if not image.path.with_name(catalog.ROOT_FILE).is_file():
-        pytest.skip(f"no base system for {request.param} (kinst images fetch RELEASE/ARCH --base)")
-    with_disks(image, [], base=True)
+    image = with_base(request.param)
     return JudgeTask(str(image.path), image.kernel_identity, MEMORY).prepare()
 
 
@@ -69,9 +74,7 @@ def test_a_mistake_is_found_and_made_small(judge, monkeypatch, tmp_path):
 
 
 def test_the_command_counts_what_agrees(tmp_path, monkeypatch):
-    image = real_kernel("amd64")
-    if not image.path.with_name(catalog.ROOT_FILE).is_file():
-        pytest.skip("no base system for amd64 (kinst images fetch RELEASE/ARCH --base)")
+    image = with_base("amd64")
     (tmp_path / "one.d").write_text("BEGIN { trace(1 + 2); exit(3); }\n")
     (tmp_path / "two.d").write_text("BEGIN { trace(nosuch); }\n")
     (tmp_path / "three.d").write_text('BEGIN { trace("\x01"); }\n')

@@ -45,14 +45,8 @@ def check_assign(env: Environment, node: syntax.Assign) -> syntax.Expression:
     place = node.place
     fresh = fresh_name(env, node.left)
     if fresh is not None:
-        try:
+        with env.creating(fresh):
             right = env.read(node.right)
-        except DError as error:
-            # The left side has created the variable by the time that the right side is read.
-            if error.tag == "D_IDENT_UNDEF" and f" {fresh}: " in error.text:
-                raise DError("D_VAR_UNDEF", f"{fresh} has not yet been declared or assigned",
-                             error.place) from None
-            raise
         kind = assigned_type(right)
         still_fresh = fresh_name(env, node.left)  # None if the right side has created the variable
         if still_fresh is None:
@@ -116,9 +110,7 @@ def _modify(env: Environment, node: syntax.Assign) -> syntax.Expression:
         env.new(Variable(fresh, Scope.GLOBAL, LONG))
     left = env.check(node.left)
     if isinstance(left, syntax.VariableUse) and not left.variable.known:
-        v = left.variable
-        raise DError("D_VAR_UNDEF", f"{v.scope.value}{v.name} has not yet been declared or "
-                     "assigned", place)
+        env.refuse_unset(left.variable.scope, left.variable.name, place)
     right = env.read(node.right)
     node.left, node.right = left, right
     both = is_integer(left.kind) and is_integer(right.kind)

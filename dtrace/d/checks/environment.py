@@ -30,6 +30,7 @@ class Environment(ABC):
 
     :param bound: the expressions that the parameters of inlines and translators currently denote.
     :param fresh: new variables that have no storage yet.
+    :param created: global variables that the assignments around the expression create.
     :param hidden: names that the selected version of D (``-x version``) does not have.
     :param least: the minimum attributes that built-in variables must have (``-x amin``).
     """
@@ -44,6 +45,7 @@ class Environment(ABC):
         self.externs: dict[str, Type] = {}
         self.bound: dict[str, syntax.Expression] = {}
         self.hidden: frozenset[str] = frozenset()
+        self.created: tuple[str, ...] = ()
         self.least = ""
         self._depth = 0
         self._expansions = 0  # number of expansions in the expression being checked
@@ -73,14 +75,27 @@ class Environment(ABC):
             known = self.variables.get((Scope.GLOBAL, name))
             if name not in self.bound and "`" not in name and (
                     not self.knows(name) if known is None else not known.known):
-                self._refuse_unknown(Scope.GLOBAL, name, node.place)  # before its keys
+                self.refuse_unset(Scope.GLOBAL, name, node.place)  # before its keys
         checked = self.check(node)
         if isinstance(checked, syntax.VariableUse) and not checked.variable.known:
-            self._refuse_unknown(checked.variable.scope, checked.variable.name, node.place)
+            self.refuse_unset(checked.variable.scope, checked.variable.name, node.place)
         return checked
 
+    @contextmanager
+    def creating(self, name: str) -> Iterator[None]:
+        """Note that an assignment creates a variable while its right side is checked."""
+        self.created = (*self.created, name)
+        try:
+            yield
+        finally:
+            self.created = self.created[:-1]
+
     @staticmethod
-    def _refuse_unknown(scope: Scope, name: str, place: SourcePlace) -> NoReturn:
+    def refuse_unset(scope: Scope, name: str, place: SourcePlace) -> NoReturn:
+        """Refuse to read a variable that the program has neither declared nor assigned.
+
+        :raises DError: always.
+        """
         raise DError(
             "D_VAR_UNDEF", f"{scope.value}{name} has not yet been declared or assigned", place)
 

@@ -63,6 +63,8 @@ def check_name(env: Environment, node: syntax.Name) -> syntax.Expression:
         raise bad_reference(place, "associative array", name, "scalar")
     if name in env.externs:
         return _symbol(env, node)
+    if name in env.created:
+        env.refuse_unset(Scope.GLOBAL, name, place)
     raise DError("D_IDENT_UNDEF", f"failed to resolve {name}: Unknown variable name", place)
 
 

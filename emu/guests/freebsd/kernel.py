@@ -64,7 +64,7 @@ SESSION = ConsoleSession(
     tracing="kldload -n dtraceall 2>/dev/null",
     # tee(1) reads all keys, also when dtrace(1) ends before it has read the program.
     judge="stty -opost; (trap '' PIPE; exec tee 2>/dev/null) | "
-          f"dtrace {{}} -s /dev/stdin 2>/tmp/errors; {STATUS}; "
+          f"dtrace -s /dev/stdin 2>/tmp/errors; {STATUS}; "
           r"while IFS= read -r line || [ -n "
           r'''"$line" ]; do printf '%s\n' "$line"; done </tmp/errors; stty opost''')
 # The time in the version string, from date(1) (sys/conf/newvers.sh)
