@@ -62,9 +62,11 @@ SESSION = ConsoleSession(
     attach="mkdir -p /files && mount -o ro /dev/vtbd{} /files",
     status=STATUS,
     tracing="kldload -n dtraceall 2>/dev/null",
-    # tee(1) reads all keys, also when dtrace(1) ends before it has read the program.
+    # tee(1) reads all keys, also when dtrace(1) ends before it has read the program.  With temporal
+    # output, dtrace(1) loses records that are as old as the buffer's last switch; on riscv64, its
+    # clock advances only with the timer's tick.
     judge="stty -opost; (trap '' PIPE; exec tee 2>/dev/null) | "
-          f"dtrace -s /dev/stdin 2>/tmp/errors; {STATUS}; "
+          f"dtrace -x temporal=no -s /dev/stdin 2>/tmp/errors; {STATUS}; "
           r"while IFS= read -r line || [ -n "
           r'''"$line" ]; do printf '%s\n' "$line"; done </tmp/errors; stty opost''')
 # The time in the version string, from date(1) (sys/conf/newvers.sh)
