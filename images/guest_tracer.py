@@ -56,7 +56,7 @@ class GuestTracer:
             if stop.reason is not StopReason.IDLE or not reader.waits:
                 raise TracerError(f"{image.path}: dtrace(1) does not start in the base system; "
                                   f"{quoted_last_line(self.machine)}")
-        self._waiting = self.machine.snapshot()
+        self._waiting = self.machine.mark()
 
     def run(self, program: str) -> Judged:
         """Run a program from the state in which dtrace(1) waits for it.
@@ -68,7 +68,7 @@ class GuestTracer:
         if refused is not None:
             raise TracerError(f"a program with the character {refused!r} cannot be typed")
         machine = self.machine
-        machine.restore(self._waiting)
+        machine.back_to(self._waiting)
         prompts = (machine.guest.boot.shell_prompt,)
         begin = len(machine.console.text)
         with ConsoleReader(machine) as reader:

@@ -209,15 +209,15 @@ class Hosted:
         return self._give(both)
 
     def _substr(self, a: int, b: int, c: int, *_rest: int) -> int:
-        start = self._optional(b, 32)
+        start = signed(b)
         return self._give(subroutines.substr(
-            self._text(a), start or 0, self._optional(c, 32), self.rt.string_size))
+            self._text(a), start, self._optional(c), self.rt.string_size))
 
     def _index(self, a: int, b: int, c: int, *_rest: int) -> int:
-        return subroutines.index(self._text(a), self._text(b), self._optional(c, 32))
+        return subroutines.index(self._text(a), self._text(b), self._optional(c))
 
     def _rindex(self, a: int, b: int, c: int, *_rest: int) -> int:
-        return subroutines.rindex(self._text(a), self._text(b), self._optional(c, 32))
+        return subroutines.rindex(self._text(a), self._text(b), self._optional(c))
 
     def _shorter(self, text: bytes) -> int:
         """Truncate a string to leave room for the NUL, and copy it to scratch memory."""

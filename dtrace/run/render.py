@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dtrace.d.language.formats import Conversion, Piece
-from dtrace.d.language.types import is_signed, is_string, spelled, width
+from dtrace.d.language.types import CHAR, is_signed, is_string, spelled, width
 from dwarf.debug_file import DebugDataError
 from dwarf.types import (
     Array,
@@ -356,7 +356,7 @@ class Typed:
         """Format a value with its type."""
         name = typed_name(kind)
         if is_string(kind):
-            return f'string "{decoded(content.split(bytes(1))[0])}"\n'
+            return f"string {self._characters(content, CHAR, top=True)}\n"
         base = strip(kind)
         value = self._value(content, kind, 0, None, top=True)
         end = "" if isinstance(base, Structure) else "\n"
@@ -451,10 +451,7 @@ class Typed:
         base = strip(element)
         count = kind.count or 0
         if isinstance(base, Integer) and is_plain_char(base):
-            head, mark, _rest = content.partition(b"\0")
-            if mark and head and all(0x20 <= b <= 0x7E for b in head):
-                text = f'"{head.decode()}"'
-                return text if top else f"[ {text} ]"
+            return self._characters(content[: count * size], base, top)
         if isinstance(base, Structure) and not count:
             return "[ " + "    " * depth + "]"
         if isinstance(base, Structure):
@@ -467,6 +464,14 @@ class Typed:
         parts = [self._value(content[n * size : (n + 1) * size], element, depth + 1, None,
                              top=True) for n in range(count)]
         return f"[ {', '.join(parts)} ]"
+
+    def _characters(self, content: bytes, kind: Integer, top: bool) -> str:
+        """Format an array of characters: as a string if it is one, and can be printed."""
+        head, mark, _rest = content.partition(b"\0")
+        if mark and all(0x20 <= byte <= 0x7E for byte in head):
+            text = f'"{head.decode()}"'
+            return text if top else f"[ {text} ]"
+        return f"[ {', '.join(self._integer(bytes([byte]), kind, None) for byte in content)} ]"
 
 
 def is_plain_char(kind: Integer) -> bool:

@@ -56,6 +56,16 @@ FOUND = {
         f"{QUIET}unsigned char v3; int16_t v0;\nBEGIN {{ v3 -= 1; v3 *= -65535; "
         "v0 -= -128; printf(\"%d %d %d\", v3, (long long)v3, (long long)v0); }\n", 0,
         "255 -1 128\n", ""),
+    "a position that is not a negative int is far beyond the end": (
+        f'{QUIET}uint32_t v;\nBEGIN {{ printf("%d %d %d", index("ab", "b", (v = {(1 << 63) - 1})), '
+        f'rindex("ab", "b", (v = {(1 << 63) - 1})), strlen(substr("ab", 0, v = {(1 << 63) - 1}))); '
+        '}\n', 0, "-1 1 2\n", ""),
+    "a string that cannot be printed is an array of characters": (
+        '#pragma D option strsize=6\nBEGIN { print("a\\tb"); print("a"); }\n', 0,
+        "CPU     ID                    FUNCTION:NAME\n  0 ID                           :BEGIN "
+        "string [ 'a', '\\011', 'b', '\\0', '\\0', '\\0' ]\nstring \"a\"\n\n"
+        "  0 ID                         :tick-1s \n\n",
+        "dtrace: script FILE matched 2 probes\n"),
     "a constant of an unsigned type is widened with zeros": (
         f"{QUIET}BEGIN {{ printf(\"%d\", (long)~(0100000u)); }}\n", 0, "4294934527\n", ""),
     "a short number has a sign": (
