@@ -9,14 +9,15 @@ import struct
 from collections.abc import Callable, Sequence
 
 from emu.elf.boot_options import BootOptions
-from emu.elf.image import Image
+from emu.elf.image import Image, file_symbols
 from emu.elf.kernel_module import PAGE, Module
 from emu.guest.guest import BareMachine
 from emu.guests.freebsd.partitions import root_partition
 from emu.host.errors import ImageError
 
 NAME, TYPE, ADDRESS, SIZE, METADATA = 1, 2, 3, 4, 0x8000
-ELFHDR, DYNAMIC, ENVP, HOWTO, KERNEND, SHDR = 2, 5, 6, 7, 8, 9  # metadata types
+# Metadata types
+ELFHDR, SSYM, ESYM, DYNAMIC, ENVP, HOWTO, KERNEND, SHDR = 2, 3, 4, 5, 6, 7, 8, 9
 OBJECT, SHARED = b"elf obj module\0", b"elf module\0"
 DISK = b"mfs_root\0"  # type of a memory disk image (md(4), "PRELOADED")
 ROOT = "vfs.root.mountfrom"  # variable that names the root file system: loader.conf(5)
@@ -92,6 +93,32 @@ def disk_pieces(image: Image, at: int) -> tuple[list[tuple[int, bytes]], int]:
     return [(at, bytes(disk.content[:]))], at + len(disk.content)
 
 
+def symbol_pieces(image: Image, at: int) -> tuple[list[tuple[int, bytes]], int]:
+    """Return the kernel's symbol table as [(virtual address, content)] or [], and its end address.
+
+    Without it, the kernel knows only its dynamic symbols: fbt.ko, for example, finds no static
+    functions.  It is passed only if ``loads_more``, because nothing else in a guest needs it.
+
+    :param at: address that the table is placed after.
+    """
+    entries, strings, _build_id = file_symbols(image.file)
+    if not (entries and loads_more(image)):
+        return [], at
+    at = at + PAGE - 1 & -PAGE
+    table = b"".join(struct.pack("<Q", len(part)) + part + bytes(-len(part) % 8)
+                     for part in (entries, strings))
+    return [(at, table)], at + len(table)
+
+
+def symbol_records(pieces: Sequence[tuple[int, bytes]]) -> bytes:
+    """Return the records of the kernel's symbol table.
+
+    :param pieces: its address, as the kernel expects it, and its content; or nothing.
+    """
+    return b"".join(u64(METADATA | SSYM, at) + u64(METADATA | ESYM, at + len(table))
+                    for at, table in pieces)
+
+
 def records(
     image: Image, start: int, size: int, metadata: Sequence[bytes],
     address: Callable[[int], int] = lambda virtual: virtual, disk_at: int = 0,
@@ -136,7 +163,7 @@ def load_behind(
     computer: BareMachine, image: Image, physical: int, end: int, tree: tuple[int, bytes],
     metadata: Sequence[bytes] = (),
 ) -> int:
-    """Load the modules, memory disk, environment, device tree and records, in this order.
+    """Load the modules, memory disk, symbols, environment, device tree and records, in this order.
 
     They follow the kernel at the same distances in physical and in virtual memory.  The kernel
     finds its device tree through a record.
@@ -152,6 +179,7 @@ def load_behind(
     size = max(s.virtual_end for s in image.segments) - low
     pieces = [(module.address, module.file.image) for module in image.modules]
     disk, end_of_files = disk_pieces(image, image.virtual_end)
+    symbols, end_of_files = symbol_pieces(image, end_of_files)
     at_environment = end_of_files + PAGE - 1 & -PAGE
     variables = environment(image.options)
     at_tree = at_environment + len(variables) + 15 & -16
@@ -160,15 +188,15 @@ def load_behind(
     def all_records(kernend: int) -> bytes:
         own = [record(METADATA | HOWTO, struct.pack("<I", howto(image.options))),
                u64(METADATA | ENVP, at_environment), u64(METADATA | tree[0], at_tree),
-               u64(METADATA | KERNEND, kernend), *metadata]
+               u64(METADATA | KERNEND, kernend), symbol_records(symbols), *metadata]
         return records(image, low, size, own, disk_at=disk[0][0] if disk else 0)
 
     kernend = start + len(all_records(0)) + PAGE - 1 & -PAGE
-    pieces += [*disk, (at_environment, variables), (at_tree, tree[1]),
+    pieces += [*disk, *symbols, (at_environment, variables), (at_tree, tree[1]),
                (start, all_records(kernend))]
     if physical + kernend - low > end:
-        raise ImageError(f"{image.path}: the kernel, its modules and the memory disk do not fit in "
-                         "the machine's memory")
+        raise ImageError(f"{image.path}: the kernel with its symbols, its modules and the "
+                         "memory disk do not fit in the machine's memory")
     for virtual, content in pieces:
         computer.write_physical(physical + virtual - low, content)
     return start

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from emu.elf.boot_options import boot_options
+from emu.elf.image import file_symbols
 from emu.guests.freebsd import records
 from emu.host.errors import ImageError, KinstError
 from emu.machine.machine import Until
@@ -71,6 +72,14 @@ def test_loader_metadata_contains_disk_environment_and_flags(arch, disk):
     strings = text[: text.index(b"\0\0")].split(b"\0")
     assert b"a.b=c d" in strings and b"vfs.root.mountfrom=ufs:/dev/md0" in strings
     assert where + len(DISK) <= number(by_kind[records.METADATA | records.KERNEND]) + bias
+    start = number(by_kind[records.METADATA | records.SSYM])
+    end = number(by_kind[records.METADATA | records.ESYM])
+    table = machine.read_physical(start + bias, end - start)
+    entries, texts, _build_id = file_symbols(machine.image.file)
+    size = number(table[:8])
+    assert table[8 : 8 + size] == entries and size == len(entries)
+    assert number(table[8 + size : 16 + size]) == len(texts)
+    assert table[16 + size :].rstrip(b"\0") == texts.rstrip(b"\0")
 
 
 def test_given_variables_override_the_loader_defaults(disk):

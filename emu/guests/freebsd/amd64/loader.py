@@ -16,6 +16,8 @@ from emu.guests.freebsd.records import (
     howto,
     record,
     records,
+    symbol_pieces,
+    symbol_records,
     u64,
 )
 from emu.host.errors import ImageError
@@ -60,7 +62,8 @@ def metadata(
     """
     end = max(s.physical_end for s in image.segments)
     disk, disk_end = disk_pieces(image, max([end + KERNBASE, *(m.end for m in image.modules)]))
-    start = disk_end - KERNBASE + 0xFFF & ~0xFFF
+    symbols, symbols_end = symbol_pieces(image, disk_end)
+    start = symbols_end - KERNBASE + 0xFFF & ~0xFFF
     env = environment(image.options, (*own_environment, *_for_this_machine(image)))
     env += bytes(-len(env) % 16)
     first = start + len(env)
@@ -70,7 +73,8 @@ def metadata(
     def all_records(kernend: int) -> bytes:
         own = [record(METADATA | SMAP, smap),
                record(METADATA | HOWTO, struct.pack("<I", SERIAL | howto(image.options))),
-               u64(METADATA | ENVP, start), u64(METADATA | KERNEND, kernend)]
+               u64(METADATA | ENVP, start), u64(METADATA | KERNEND, kernend),
+               symbol_records([(at - KERNBASE, table) for at, table in symbols])]
         return records(image, base, end - base, own, lambda virtual: virtual - KERNBASE,
                        disk[0][0] if disk else 0)
 
@@ -92,9 +96,10 @@ def _for_this_machine(image: Image) -> list[str]:
 
 
 def files(image: Image) -> list[tuple[int, bytes]]:
-    """Return (physical address, content) of the modules and the memory disk."""
-    disk, _end = disk_pieces(image, image.virtual_end)
-    pieces = [*((module.address, module.file.image) for module in image.modules), *disk]
+    """Return (physical address, content) of the modules, the memory disk and the symbols."""
+    disk, end = disk_pieces(image, image.virtual_end)
+    pieces = [*((module.address, module.file.image) for module in image.modules), *disk,
+              *symbol_pieces(image, end)[0]]
     return [(virtual - KERNBASE, content) for virtual, content in pieces]
 
 
@@ -141,8 +146,8 @@ def load(computer: BareMachine, image: Image) -> None:
         put(segment.physical, bytes(segment.data))
     module, at, data, kernend = metadata(image, memory_map(memory))
     if kernend > memory - (1 << 20):
-        raise ImageError(f"{image.path}: the kernel, its modules and the memory disk do not fit in "
-                         f"{memory >> 20} MiB of memory")
+        raise ImageError(f"{image.path}: the kernel with its symbols, its modules and the "
+                         f"memory disk do not fit in {memory >> 20} MiB of memory")
     sp, words = stack(module, kernend)
     for address, content in (*files(image), (at, data), (PML4, page_tables()),
                              (GDT, GDT_ENTRIES), (sp, words)):
