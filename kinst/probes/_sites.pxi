@@ -293,26 +293,37 @@ cdef class ProbeSites(CodeReader):
         cdef uint32_t site = self._site(address, code)
         self.d.sites[site].call = CALL_ENDS if returns else CALL_BEGINS
 
-    def add_operation(self):
-        """Add a vnode operation, whose inlined calls can be probed; return its number."""
+    def add_operation(self, uint64_t descriptor=0):
+        """Add a vnode operation, whose inlined calls can be probed; return its number.
+
+        :param descriptor: the first word of the operation's argument structure; with 0, each of its
+            sites belongs to this operation only.
+        """
         self.unchanging()
         cdef Dispatch *d = &self.d
         if d.operation_count == MAX_OPERATIONS:
             raise ValueError(f"there can be at most {MAX_OPERATIONS} operations")
-        d.operations[d.operation_count] = Operation(NONE, NONE)
+        d.operations[d.operation_count] = Operation(NONE, NONE, descriptor)
         d.operation_count += 1
         return d.operation_count - 1
 
     def add_operation_call(self, uint32_t operation, uint64_t address, bytes code, bint returned):
-        """Add a site at a call of a vnode operation, or at the instruction after this call."""
+        """Add a site at a call of a vnode operation, or at the instruction after this call.
+
+        Operations with descriptors may share a call: the compiler merges equal code.
+        """
         self.unchanging()
         if operation >= <uint32_t>self.d.operation_count:
             raise ValueError("no operation has this number")
         cdef uint32_t site = self._site(address, code)
         cdef uint32_t here = 2 * operation + returned + 1
-        if self.d.sites[site].operation not in (0, here):
+        cdef uint32_t there = self.d.sites[site].operation
+        if there in (0, here):
+            self.d.sites[site].operation = here
+        elif (there - 1) & 1 != returned or not (
+                self.d.operations[operation].descriptor
+                and self.d.operations[(there - 1) >> 1].descriptor):
             raise ValueError("another operation is already called or returns at this address")
-        self.d.sites[site].operation = here
 
     def set_operation(self, uint32_t operation, uint32_t probe, bint returned):
         """Make a static probe fire at the calls of a vnode operation, or at their returns."""

@@ -59,6 +59,8 @@ cdef struct Probe:
 cdef struct Operation:
     uint32_t entry
     uint32_t returns
+    # address that the first word of the operation's argument structure holds; 0 if unknown
+    uint64_t descriptor
 
 # A kind of lock.
 cdef struct LockState:
@@ -99,7 +101,8 @@ cdef struct Passing:
 # A call of a vnode operation that is in progress.
 cdef struct Pending:
     uint64_t sp
-    const Operation *operation
+    const Operation *site  # that of the site of the call, and of the site where it returns
+    const Operation *operation  # what was called
     uint64_t arguments
 
 cdef struct Record:

@@ -156,7 +156,9 @@ class DeclaredProbes(ProbedCode):
                                                       probe.function, self.machine.read)]
             except (MemoryAccessError, DebugDataError) as error:
                 raise ProbeError(f"{probe.text}: {error}") from None
-            operation = self.dispatcher.add_operation()
+            descriptor = self.image.symbols.find(f"{probe.function}{operations.DESCRIPTOR}")
+            operation = self.dispatcher.add_operation(
+                0 if descriptor is None else descriptor.address)
             for address, code, following in calls:
                 self.dispatcher.add_operation_call(operation, address, code, False)
                 self.dispatcher.add_operation_call(operation, address + len(code), following, True)
