@@ -16,6 +16,8 @@ def functions(
     Static functions of several files may share one name.  Patterns do not select excluded
     functions, through which the trap path itself runs.
 
+    The name of an ifunc selects the function to which the ifunc resolves on this machine.
+
     :param where: the probe description, for error messages.
     :param unsafe: whether to select excluded functions, too.
     :param module: name or pattern of the functions' module; empty for all.
@@ -27,17 +29,18 @@ def functions(
     named = [s for s in symbols.named(name) if matches(module, s.module_name)]
     selected = {s.address: s for s in named if s.kind == STT_FUNC and s.size}
     if not selected and named:
-        if named[0].kind == STT_GNU_IFUNC:
-            chosen = _chosen(breakpoints, named[0])
-            raise ProbeError(f"{where}: {name} is an ifunc; probe its implementation, {chosen}")
-        raise ProbeError(f"{where}: {name} is not a function, or has no size")
+        if named[0].kind != STT_GNU_IFUNC:
+            raise ProbeError(f"{where}: {name} is not a function, or has no size")
+        chosen = _chosen(breakpoints, where, named[0])
+        selected = {chosen.address: chosen}
     if not selected:
         advice = symbols.advice(name)
         raise ProbeError(f"{where}: {_there(module)} no function '{name}'"
                          + (f"; {advice}" if advice else ""))
-    reason = breakpoints.machine.guest.traps.exclusions.reason(name)
-    if reason and not unsafe:
-        raise ProbeError(f"{where}: {name} {reason} (use --unsafe to probe it)")
+    for one in dict.fromkeys((name, *(symbol.name for symbol in selected.values()))):
+        reason = breakpoints.machine.guest.traps.exclusions.reason(one)
+        if reason and not unsafe:
+            raise ProbeError(f"{where}: {one} {reason} (use --unsafe to probe it)")
     return list(selected.values())
 
 
@@ -66,8 +69,11 @@ def _there(module: str) -> str:
         "the kernel has")
 
 
-def _chosen(breakpoints: ProbeTable, ifunc: Symbol) -> str:
-    """Return the name of the function to which an ifunc resolves on this machine."""
+def _chosen(breakpoints: ProbeTable, where: str, ifunc: Symbol) -> Symbol:
+    """Return the function to which an ifunc resolves on this machine.
+
+    :raises ProbeError: if there is no such function.
+    """
     machine = breakpoints.machine
     snapshot = machine.snapshot() if isinstance(machine, UnicornMachine) else None
     try:
@@ -76,4 +82,7 @@ def _chosen(breakpoints: ProbeTable, ifunc: Symbol) -> str:
         if snapshot is not None and isinstance(machine, UnicornMachine):
             machine.restore(snapshot)
     target = machine.image.symbols.function_at(address)
-    return target.name if target is not None else f"{address:#x}"
+    if target is None or target.address != address or not target.size:
+        raise ProbeError(f"{where}: {ifunc.name} is an ifunc that resolves to {address:#x}, where "
+                         "no function begins")
+    return target
