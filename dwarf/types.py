@@ -130,12 +130,14 @@ class Structure:
     :param kind: "struct" or "union".
     :param name: tag; empty if the type has none.
     :param link: callback that returns the members.
+    :param of_program: whether a D program declares it.
     """
 
     kind: str
     name: str
     size: int
     link: Callable[[], tuple[Member, ...]] = field(repr=False)
+    of_program: bool = False
 
     def __post_init__(self) -> None:
         _bounded(f"{self.kind} size", self.size, 0, MAX_SIZE)

@@ -164,7 +164,7 @@ cdef struct Entered:
     uint64_t number
     uint64_t first
     uint64_t offset
-    uint64_t text[4]
+    uint64_t text[5]
 
 cdef struct Speculated:
     uint8_t *data

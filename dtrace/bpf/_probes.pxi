@@ -139,7 +139,7 @@ cdef int on_firing(void *data, uint32_t probe, argument_fn read, void *source,
     context[CONTEXT_FIRST / 8] = e.first
     context[CONTEXT_CLAUSE / 8] = e.first
     context[CONTEXT_TIMESTAMP / 8] = time
-    for i in range(4):
+    for i in range(5):
         context[CONTEXT_PROVIDER / 8 + i] = e.text[i]
     for i in range(e.wanted):
         if e.kind == 0 and i < RESULT:

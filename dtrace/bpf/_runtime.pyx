@@ -470,7 +470,7 @@ cdef class Runtime:
                   int kind, uint64_t offset, uint32_t wanted):
         """Set the program of a kernel probe.
 
-        :param texts: the addresses of its provider, module, function and name.
+        :param texts: the addresses of its provider, module, function and name, and its ID.
         :param kind: 0 if the arguments are in registers, 1 at a return, 2 if they are unknown, 3
             for the declared arguments of a static probe or system call.
         :param offset: the offset in its function, for a return.
@@ -484,7 +484,7 @@ cdef class Runtime:
         e.own_frames = kind < 2
         e.offset = offset
         e.wanted = <uint8_t>min(wanted, 10)
-        for n in range(4):
+        for n in range(5):
             e.text[n] = texts[n]
 
     def set_variable(self, uint32_t number, offsets, uint32_t size, bint text_):
@@ -639,6 +639,11 @@ cdef class Runtime:
     def look_at(self, uint64_t time):
         """Set the time of the next ``look`` callback in nanoseconds."""
         self.m.look = time
+
+    @property
+    def look_time(self):
+        """Time of the next ``look`` callback in nanoseconds."""
+        return self.m.look
 
     cdef int look_now(self, uint64_t time) noexcept:
         try:

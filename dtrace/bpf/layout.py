@@ -44,9 +44,10 @@ class ContextOffset(enum.IntEnum):
     MODULE = 104
     FUNCTION = 112
     NAME = 120
-    TIMESTAMP = 128
-    FIRST = 136  # ID of the probe's first clause
-    END = 144
+    ID = 128  # the probe's ID for ``id``; places that are one probe share it, but not ``PROBE``
+    TIMESTAMP = 136
+    FIRST = 144  # ID of the probe's first clause
+    END = 152
 
 
 ARGUMENTS = 10

@@ -5,7 +5,7 @@ See "Aggregations" in the DTrace guide.
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dtrace.bpf.interpreter import divide, signed
@@ -54,6 +54,7 @@ class Entry:
 
     :param normal: divisor of the printed values, set by ``normalize()``.
     :param raw: the key as the executor stores it.
+    :param origin: number of the statement that used the key first.
     """
 
     info: AggregationInfo
@@ -62,6 +63,7 @@ class Entry:
     normal: int = 1
     raw: bytes = b""
     shape: KeyShape | None = None
+    origin: int = -1
 
     @property
     def kind(self) -> Aggregate:
@@ -214,7 +216,8 @@ class AggregationTable:
     The table holds at most ``MAX_KEYS`` keys with ``MAX_KEY_BYTES`` bytes in total, and
     ``MAX_VALUES`` values. A distribution has one value for each bucket.
 
-    :param printed: numbers of the aggregations that an action has already printed.
+    :param printed: origins of the keys that an action has already printed; as in dtrace(1), later
+        keys of the same origins count as printed, too.
     """
 
     entries: dict[tuple[int, bytes], Entry] = field(default_factory=dict)
@@ -233,7 +236,9 @@ class AggregationTable:
         dropped = 0
         for number, stored_key, values in found:
             key = _started(shapes[number], stored_key, start)
-            entry = self.entries.get((number, key))
+            like = shapes[number].like
+            first = number if like is None else like
+            entry = self.entries.get((first, key))
             if entry is None:
                 if (len(self.entries) >= MAX_KEYS or self._values + len(values) > MAX_VALUES
                         or self._key_bytes + len(key) > MAX_KEY_BYTES):
@@ -242,8 +247,8 @@ class AggregationTable:
                 self._values += len(values)
                 self._key_bytes += len(key)
                 shape = shapes[number]
-                self.entries[number, key] = Entry(
-                    shape.info, decode(shape, key), values, raw=key, shape=shape)
+                self.entries[first, key] = Entry(
+                    shape.info, decode(shape, key), values, raw=key, shape=shape, origin=number)
                 continue
             kind = entry.kind
             if kind is Aggregate.MIN:
@@ -257,6 +262,11 @@ class AggregationTable:
     def of(self, info: AggregationInfo) -> list[Entry]:
         """Return the entries of an aggregation."""
         return [entry for entry in self.entries.values() if entry.info is info]
+
+    def note_printed(self, infos: Iterable[AggregationInfo]) -> None:
+        """Note that an action has printed aggregations."""
+        for info in infos:
+            self.printed.update(entry.origin for entry in self.of(info))
 
     def clear(self, info: AggregationInfo) -> None:
         """Set all values of an aggregation to zero, but keep the keys."""

@@ -137,7 +137,7 @@ class Consumer:
         elif not self.quiet:
             probe = enabled.probe
             name = f"{probe.function}:{probe.name}"
-            self.out.write(f"{cpu:3d} {probe.number:6d} {name:>32} ")
+            self.out.write(f"{cpu:3d} {probe.id:6d} {name:>32} ")
         for action in enabled.function.actions:
             self._action(enabled, action, content)
         if not self.quiet:
@@ -217,7 +217,7 @@ class Consumer:
 
     def _failed(self, enabled: Enabled, text: str) -> None:
         probe = enabled.probe
-        self.say(f"error on enabled probe ID {enabled.number} (ID {probe.number}: {probe.text}): "
+        self.say(f"error on enabled probe ID {enabled.number} (ID {probe.id}: {probe.text}): "
                  f"{text}\n")
 
     def _set_option(self, enabled: Enabled, _action: Recorded, values: list[bytes]) -> None:
@@ -294,7 +294,7 @@ class Consumer:
                 else:
                     self.write(self._formatted_line(action, key, entries))
         if printed:
-            self.table.printed.update(info.number for info in infos)
+            self.table.note_printed(infos)
 
     def _formatted_line(self, action: Recorded, key: Sequence[Part], entries: list[Entry]) -> str:
         arguments = []
@@ -364,7 +364,7 @@ class Consumer:
         self.out.write("\n")
         by_number: dict[int, list[Entry]] = {}
         for entry in self.table.sorted(self.order()):
-            if entry.info.number not in self.table.printed:
+            if entry.origin not in self.table.printed:
                 by_number.setdefault(entry.info.number, []).append(entry)
         for entries in by_number.values():
             if self._packed(entries[0].info):
@@ -460,7 +460,7 @@ class Consumer:
     def failure(self, found: Failure) -> None:
         """Report a fault in a clause on standard error."""
         e = found.enabled
-        probe = f"ID {e.probe.number}: {e.probe.text}" if e is not None else "ID 0: "
+        probe = f"ID {e.probe.id}: {e.probe.text}" if e is not None else "ID 0: "
         where = f"action #{found.action}" if found.action else "predicate"
         if found.at is not None:
             where += f" at BPF offset {found.at}"
@@ -470,11 +470,10 @@ class Consumer:
 
 def _digits(value: int) -> int:
     """Return the width of the column for a bucket bound in the output of ``aggpack``."""
-    wide = 4
-    power = 10_000
-    magnitude = abs(value)
-    while power < magnitude:
+    wide = 1 + (value < 0)
+    power = 10
+    while power < abs(value):
         wide += 1
         power *= 10
-    return wide + (value < 0)
+    return max(wide, 4)
 

@@ -150,7 +150,7 @@ class GuestState(ABC):
 
         :param entry: address of the program.
         :param first: number of its first clause.
-        :param texts: addresses of the probe's provider, module, function and name.
+        :param texts: addresses of the probe's provider, module, function and name, and its ID.
         :return: whether the probe is one of the kernel.
         """
         number = self._probes.kernel_number(probe.number)

@@ -1,6 +1,7 @@
 """Types, variables and symbols of the kernel that a D program traces."""
 
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -21,6 +22,7 @@ from dwarf.types import (
     Float,
     Pointer,
     Procedure,
+    Qualified,
     Structure,
     Type,
     Types,
@@ -352,17 +354,16 @@ class KernelSurroundings:
         static = self.probes.declared(probe)
         types = [] if static is None else [a.translated or a.type for a in static.arguments]
         if types:
-            return types
+            return [_unqualified(text) for text in types]
         returns = static is None and probe.name == "return"
         while len(types) < MOST_ARGUMENTS:
             kind = self.argument(len(types))
             if kind is None and not (returns and not types):
                 break
-            user = "userland " if static is not None and isinstance(
-                strip(kind) if kind is not None else None, Pointer) else ""
             # The first argument of a return probe is an offset, for which the kernel has no type.
-            types.append("int" if kind is None else user + declare(kind))
-        return types[:-1] if returns and types[-1] == "void" else types
+            text = "int" if kind is None else _listed(kind)
+            types.append("userland " * (static is not None and text.endswith("*")) + text)
+        return types
 
     def _of_call(self, call: SystemCall, index: int) -> Type | None:
         if self.types is None:
@@ -385,6 +386,21 @@ class KernelSurroundings:
                 continue
             return self.types.function(probe.function, symbol.address)
         return None
+
+
+def _listed(kind: Type) -> str:
+    """Return the name of a type as ``dtrace -lv`` prints it."""
+    while isinstance(kind, Qualified):
+        kind = kind.target
+    if isinstance(kind, Pointer) and isinstance(kind.target, Procedure):
+        return "int (*)()"  # D has only one type of functions
+    return _unqualified(declare(kind))
+
+
+def _unqualified(text: str) -> str:
+    """Return the name of a type as dtrace(1) prints it: without qualifiers."""
+    text = re.sub(r"\b(?:const|volatile|restrict)\b ?", "", text)
+    return re.sub(r"(\w) ?\*", r"\1 *", text).replace("* *", "**").strip()
 
 
 def _said(index: int, parameter: str, function: str) -> str:

@@ -50,6 +50,8 @@ class KernelProbes:
     def __post_init__(self) -> None:
         self._base = FIRST_PROBE
         self._asked: dict[tuple[str, str, str, str], list[ListedProbe]] = {}
+        # provider, module and address of a function -> the numbers of the places where it returns
+        self._returns: dict[tuple[str, str, int], list[int]] = {}
         # number of a probe -> the inline copies that are entered there
         self._copies: dict[int, list[Function]] = {}
 
@@ -137,7 +139,21 @@ class KernelProbes:
         provider, module, function, name = self.breakpoints.names(number)
         static = self.breakpoints.static(number)
         promised = () if static is None else tuple(map(attributes_text, static.attributes))
-        return ListedProbe(self._base + number, provider, module, function, name, inlined, promised)
+        places = self._places(number)
+        return ListedProbe(self._base + number, provider, module, function, name, inlined, promised,
+                           self._base + places[0] if places else None)
+
+    def _places(self, number: int) -> list[int]:
+        """Return the known places where a function returns, if a probe is one of them."""
+        provider, module, _function, name = self.breakpoints.names(number)
+        symbol = self.breakpoints.function(number) if (
+            name == "return" and provider != kinst_provider.PROVIDER) else None
+        if symbol is None:
+            return []
+        places = self._returns.setdefault((provider, module, symbol.address), [])
+        if number not in places:
+            places.append(number)
+        return places
 
     def entered(self, probe: ListedProbe) -> list[tuple[Function, int]]:
         """Return (copy, address of the probe) for each inline copy that begins at a probe.
@@ -203,9 +219,12 @@ class KernelProbes:
         return (self.own.provides(provider) or any(matches(provider, name) for name in OF_CODE)
                 or self._declares(lambda one: matches(provider, one.provider)))
 
-    def numbered(self, number: int) -> ListedProbe | None:
-        """Return the probe with an ID, or None if there is no such probe."""
+    def numbered(self, number: int) -> Sequence[ListedProbe]:
+        """Return the probe with an ID, as all of its places, or nothing if there is none."""
         if number < self._base:
             return self.own.numbered(number)
         known = number - self._base
-        return self._probe(known) if known < len(self.breakpoints.probes) else None
+        if known >= len(self.breakpoints.probes):
+            return []
+        places = self._places(known) or [known]
+        return [self._probe(place) for place in places] if places[0] == known else []

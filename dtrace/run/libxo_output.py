@@ -87,7 +87,7 @@ class LibxoOutput(Consumer):
             else:
                 output += self._instances(action, parts)
         tree: Tree = [
-            ("timestamp", self.time), ("cpu", cpu), ("id", probe.number),
+            ("timestamp", self.time), ("cpu", cpu), ("id", probe.id),
             ("provider", probe.provider), ("module", probe.module), ("function", probe.function),
             ("name", probe.name), ("output", output)]
         self._begin()
@@ -158,7 +158,7 @@ class LibxoOutput(Consumer):
             for entry in entries:
                 row.append(_aggregated(entry))
             data.append(row)
-        self.table.printed.update(info.number for info in action.aggregations)
+        self.table.note_printed(action.aggregations)
         return [("aggregation-data", data),
                 ("aggregation-name", action.aggregations[0].name.removeprefix("@"))]
 

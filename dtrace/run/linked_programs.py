@@ -35,7 +35,8 @@ RANGES = {"strsize": (2, 1 << 16), "nspec": (0, 4096), "stackindent": (0, 1024)}
 SIZES = {"bufsize": "buffer size", "aggsize": "aggregation size", "specsize": "speculation size",
          "dynvarsize": "dynamic variable size"}
 POLICIES = {"switch": Policy.SWITCH, "fill": Policy.FILL, "ring": Policy.RING}
-NAMES = (ContextOffset.PROVIDER, ContextOffset.MODULE, ContextOffset.FUNCTION, ContextOffset.NAME)
+NAMES = (ContextOffset.PROVIDER, ContextOffset.MODULE, ContextOffset.FUNCTION, ContextOffset.NAME,
+         ContextOffset.ID)
 
 
 @dataclass
@@ -95,16 +96,19 @@ class LinkedPrograms:
         for clause in compiled:
             linker.add(clause.function.name, clause.function.code)
         first: dict[int, int] = {}
+        numbers: dict[tuple[int, tuple[str, ...]], int] = {}
         # Probes with the same clauses share a program.
         programs: dict[tuple[tuple[str, ...], bool], str] = {}
         program_names: dict[int, str] = {}
         self._place_names(probes.values())
         for number, clauses in by_probe.items():
             probe = probes[number]
-            first[number] = len(self.enabled) + 1
-            for clause in clauses:
-                self.enabled.append(Enabled(len(self.enabled) + 1, clause.function, probe))
             names = tuple([c.function.name for c in clauses])
+            # All places of a probe share the numbers of its clauses.
+            first[number] = numbers.setdefault((probe.id, names), len(self.enabled) + 1)
+            if first[number] > len(self.enabled):
+                for clause in clauses:
+                    self.enabled.append(Enabled(len(self.enabled) + 1, clause.function, probe))
             always = probe.provider == "dtrace" and probe.name in ("END", "ERROR")
             if (names, always) not in programs:
                 programs[names, always] = f"probe_{len(programs)}"
@@ -232,7 +236,7 @@ class LinkedPrograms:
 
         for p in probes:
             self._names[p.number] = [place(p.provider), place(p.module), place(p.function),
-                                     place(p.name)]
+                                     place(p.name), p.id]
 
     def _limits(self, compiled: Sequence[Compiled]) -> None:
         """Check sizes against their limits, and lower buffer sizes that are too large.

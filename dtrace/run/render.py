@@ -281,7 +281,7 @@ def escaped(content: bytes, ends: bool = True) -> str:
     """Return a string with C escapes for unprintable characters, including the final NUL."""
     out = []
     for byte in content:
-        out.append(ESCAPES.get(byte) or (chr(byte) if 0x21 <= byte <= 0x7E else f"\\{byte:03o}"))
+        out.append(ESCAPES.get(byte) or (chr(byte) if 0x20 <= byte <= 0x7E else f"\\{byte:03o}"))
         if byte == 0 and ends:
             break
     return "".join(out)
@@ -434,7 +434,7 @@ class Typed:
                     bits = (member.offset % 8, member.width)
                     suffix = f" :{member.width}"
                     size = (member.offset % 8 + member.width + 7) // 8
-                if kind.name and member.width != 8 * base.size:
+                if kind.name and not kind.of_program and member.width != 8 * base.size:
                     name = f"{base.name} bitfield "
             if member.width is not None and isinstance(base, Enumeration) and (
                     member.offset % 8 or member.width != 8 * size):

@@ -305,6 +305,10 @@ class Session(LinkedPrograms):
         """Fire the timers that are due, and return the time at which the next one is due."""
         assert self.guest is not None
         while timers.due is not None and timers.due <= self.guest.time and not self.stopped:
+            look, period = self.runtime.look_time, self.period
+            if look <= timers.due:  # dtrace(1) has consumed the buffers in the meantime
+                self._looked(timers.due - (timers.due - look) % period)
+                continue
             self.now = max(self.now, timers.due)
             pc = self.guest.pc  # passed as arg0 in the kernel, as arg1 in a user program
             self.fire(timers.take(), [0, pc] if self.guest.outside else [pc])

@@ -52,7 +52,7 @@ class Structured(Consumer):
                 self._action(enabled, action, content)
             else:
                 done.append(self._object(enabled, action, parts))
-        self.sink({"probe": probe.text, "id": probe.number, "cpu": cpu, "actions": done})
+        self.sink({"probe": probe.text, "id": probe.id, "cpu": cpu, "actions": done})
         for row in later:
             self.sink(row)
 
@@ -102,7 +102,7 @@ class Structured(Consumer):
             lines.append(self._line(parts, entries) if action.format is None
                          else self._formatted_line(action, parts, entries))
         if rows:
-            self.table.printed.update(info.number for info in action.aggregations)
+            self.table.note_printed(action.aggregations)
         return {"printa": [shown_name(info.name) for info in action.aggregations], "text": lines,
                 "rows": rows}
 
@@ -122,12 +122,12 @@ def aggregations(consumer: Consumer, without: Collection[int] = (), empty: bool 
                  ) -> list[Row]:
     """Return an object for each aggregation that is not empty.
 
-    :param without: numbers of the aggregations to omit.
+    :param without: origins of the keys to omit.
     :param empty: whether to include empty buckets of distributions; see ``values.buckets``.
     """
     by_aggregation: dict[int, list[Entry]] = {}
     for entry in consumer.table.sorted(consumer.order()):
-        if entry.info.number not in without:
+        if entry.origin not in without:
             by_aggregation.setdefault(entry.info.number, []).append(entry)
     return [_aggregation(found, consumer.symbols, empty) for found in by_aggregation.values()]
 

@@ -64,6 +64,6 @@ class OwnProbes:
         """Return whether a provider has probes."""
         return bool(self.match((provider, "", "", "")))
 
-    def numbered(self, number: int) -> ListedProbe | None:
-        """Return the probe with an ID, or None if there is no such probe."""
-        return self.probes[number - 1] if 0 < number <= len(self.probes) else None
+    def numbered(self, number: int) -> Sequence[ListedProbe]:
+        """Return the probe with an ID, or nothing if there is no such probe."""
+        return self.probes[number - 1 : number] if number > 0 else []

@@ -81,7 +81,8 @@ def say_matched(programs: Sequence[CompiledProgram], quiet: bool, verbose: bool)
     """
     for program in programs:
         what, shown = program.shown
-        count = sum(len(one.probes) for one in program.clauses)  # with those that the compiler adds
+        # With the clauses that the compiler adds
+        count = sum(len({probe.id for probe in one.probes}) for one in program.clauses)
         if not quiet:
             say(f"{what} '{shown}' matched {counted(count, 'probe')}")
         if verbose:
@@ -109,7 +110,7 @@ def _listed(pipeline: Pipeline, programs: Sequence[CompiledProgram]) -> Iterator
                 parts = split(compiled.function.specifier.text, last_part(program.letter))
                 say(f"failed to match {':'.join(parts)}: "
                     f"{compiled.why or 'No probe matches description'}")
-            yield from compiled.probes
+            yield from probe_listing.distinct(compiled.probes)
 
 
 def _arguments(pipeline: Pipeline) -> probe_listing.ArgumentTypes:

@@ -28,8 +28,17 @@ HEADER = f"{'ID':>5} {'PROVIDER':>10} {'MODULE':>17} {'FUNCTION':>33} NAME"
 def every_probe(probes: OwnProbes | KernelProbes) -> Sequence[ListedProbe]:
     """Return DTrace's own probes and, with a kernel, all fbt and static probes."""
     if isinstance(probes, KernelProbes):
-        return [*probes.own.probes, *probes.match(("fbt", "", "", "")), *probes.static()]
+        return [*probes.own.probes, *distinct(probes.match(("fbt", "", "", ""))),
+                *probes.static()]
     return probes.probes
+
+
+def distinct(probes: Sequence[ListedProbe]) -> list[ListedProbe]:
+    """Return probes without further places of the same probe."""
+    first: dict[int, ListedProbe] = {}
+    for probe in probes:
+        first.setdefault(probe.id, probe)
+    return list(first.values())
 
 
 def show(listed: Sequence[ListedProbe], as_json: bool,
@@ -44,13 +53,13 @@ def show(listed: Sequence[ListedProbe], as_json: bool,
     if as_json:
         lines = JsonLines()
         for p in listed:
-            lines.row({"id": p.number, "provider": p.provider, "module": p.module,
+            lines.row({"id": p.id, "provider": p.provider, "module": p.module,
                        "function": p.function, "name": p.name}
                       | ({} if arguments is None else {"arguments": [*arguments(p)]}))
         return
     print(HEADER)
     for p in listed:
-        print(f"{p.number:5d} {p.provider:>10} {p.module:>17} {p.function:>33} {p.name}")
+        print(f"{p.id:5d} {p.provider:>10} {p.module:>17} {p.function:>33} {p.name}")
         if arguments is not None:
             print(_details(p, arguments(p)))
 
@@ -92,7 +101,7 @@ def show_clauses(compiled: Sequence[Compiled],
             continue
         parts = (["", "", "", *clause.function.specifier.text.split(":")])[-4:]
         print("\n" + ":".join(parts))
-        if len(clause.probes) == 1:
+        if len({probe.id for probe in clause.probes}) == 1:
             print(_details(clause.probes[0], arguments(clause.probes[0])), end="")
 
 

@@ -1,7 +1,7 @@
 """Checks of subscripts: associative arrays, ``regs[]``, inlines with keys, and C's ``a[i]``."""
 
 from dtrace.d.checks.calls import hold_arguments
-from dtrace.d.checks.conversions import converted, shown_type, typed
+from dtrace.d.checks.conversions import passed, shown_type, typed
 from dtrace.d.checks.environment import Environment
 from dtrace.d.checks.probe_arguments import probe_argument
 from dtrace.d.checks.variables import bad_reference, expand_inline, variable_use
@@ -38,7 +38,7 @@ def check_index(env: Environment, node: syntax.Index) -> syntax.Expression:
         else:
             hold_keys(variable.name, variable.keys, keys, base.place)
         assert variable.keys is not None
-        held = [converted(k, t) for k, t in zip(keys, variable.keys, strict=True)]
+        held = [passed(k, t) for k, t in zip(keys, variable.keys, strict=True)]
         return variable_use(place, variable, held)
     if len(node.keys) != 1:
         raise DError("D_ARR_BADREF", f"cannot access {_described(base)} as an associative "

@@ -18,7 +18,6 @@ from dtrace.d.language import constants, syntax
 from dtrace.d.language.errors import DError, SourcePlace
 from dtrace.d.language.identifiers import Scope, Variable
 from dtrace.d.language.types import (
-    LONG,
     compatible,
     is_array,
     is_dynamic,
@@ -107,7 +106,7 @@ def _modify(env: Environment, node: syntax.Assign) -> syntax.Expression:
             and not node.right.value:
         raise DError("D_DIV_ZERO", "expression contains division by zero", place)
     if fresh is not None:
-        env.new(Variable(fresh, Scope.GLOBAL, LONG))
+        env.new(Variable(fresh, Scope.GLOBAL, env.unset))
     left = env.check(node.left)
     if isinstance(left, syntax.VariableUse) and not left.variable.known:
         env.refuse_unset(left.variable.scope, left.variable.name, place)

@@ -1,6 +1,6 @@
 """Checks of calls to subroutines, actions and aggregating functions."""
 
-from dtrace.d.checks.conversions import converted, fits, shown_type, typed
+from dtrace.d.checks.conversions import converted, fits, passed, shown_type, typed
 from dtrace.d.checks.environment import Environment
 from dtrace.d.language import syntax
 from dtrace.d.language.errors import DError, SourcePlace
@@ -56,7 +56,8 @@ def _applied(env: Environment, function: Builtin, arguments: list[syntax.Express
     least = function.least
     hold_arguments(f"{name}( )", formals, least, function.most, arguments, place, "arg")
     converted_arguments = [
-        value if formal is None else converted(value, formal)
+        value if formal is None else (
+            passed if function.role is Role.SUBROUTINE else converted)(value, formal)
         for value, (_text, formal) in zip(
             arguments, [*formals, *[("", None)] * len(arguments)], strict=False)]
     call = syntax.FunctionCall(place, function, converted_arguments)

@@ -47,6 +47,16 @@ def converted(value: syntax.Expression, to: Type) -> syntax.Expression:
     return typed(syntax.Cast(value.place, to, value), to)
 
 
+def passed(value: syntax.Expression, to: Type) -> syntax.Expression:
+    """Return an argument or a key converted to another type.
+
+    A constant is converted at run time, too: one that was cast may not fit in its type.
+    """
+    if not (isinstance(value, syntax.Number) and is_scalar(to) and is_scalar(value.kind)):
+        return converted(value, to)
+    return typed(syntax.Cast(value.place, to, value), to)
+
+
 def decayed(kind: Type) -> Type:
     """Return a pointer to an array's element type; return any other type unchanged."""
     stripped = strip(kind)

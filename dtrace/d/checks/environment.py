@@ -154,6 +154,11 @@ class Environment(ABC):
         return ((Scope.GLOBAL, name) in self.variables or name in self.externs
                 or (name in self.inlines and name != "NULL" and name not in CONSTANTS))
 
+    @property
+    def unset(self) -> Type:
+        """Type of a variable that is used before its first assignment."""
+        return self.universe.named("int64_t") or LONG
+
     def new(self, variable: Variable) -> Variable:
         """Add a variable to the program; return the existing one if the name is already known."""
         key = variable.scope, variable.name

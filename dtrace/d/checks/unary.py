@@ -10,7 +10,6 @@ from dtrace.d.language.identifiers import Scope
 from dtrace.d.language.types import (
     DYNAMIC,
     INT,
-    LONG,
     STRING,
     UNSIGNED_LONG,
     compatible,
@@ -49,7 +48,7 @@ def check_unary(env: Environment, node: syntax.Unary) -> syntax.Expression:
             raise DError(
                 "D_IDENT_UNDEF", f"failed to resolve {v.name}: Unknown variable name", place)
         if is_dynamic(v.type):
-            v.type = LONG
+            v.type = env.unset
         v.known = True
         operand.type = v.type
     node.operand = operand
@@ -119,7 +118,7 @@ def _dereference(env: Environment, node: syntax.Unary, operand: syntax.Expressio
 
 def _increment(env: Environment, node: syntax.Unary) -> syntax.Expression:
     place, shown = node.place, node.operator.lstrip("x")
-    operand = assignment_target(env, node.operand, LONG)
+    operand = assignment_target(env, node.operand, env.unset)
     kind = operand.kind
     if not is_scalar(kind):
         raise DError(
@@ -145,8 +144,8 @@ def _sizeof_expression(env: Environment, node: syntax.Unary) -> syntax.Expressio
         if operand.variable.scope is Scope.GLOBAL and operand.variable.keys is None:
             raise DError("D_IDENT_UNDEF", f"failed to resolve {operand.variable.name}: Unknown "
                          "variable name", node.place)
-        operand.variable.type, operand.variable.known = LONG, True
-        operand.type = LONG
+        operand.variable.type, operand.variable.known = env.unset, True
+        operand.type = env.unset
     if isinstance(operand, syntax.MemberUse) and operand.width is not None:
         raise DError(
             "D_SIZEOF_BITFIELD", "cannot apply sizeof to a bit-field", node.place)

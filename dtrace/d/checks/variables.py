@@ -1,6 +1,6 @@
 """Checks of names: program and built-in variables, inlines, enumerators and kernel symbols."""
 
-from dtrace.d.checks.conversions import constant, converted, typed
+from dtrace.d.checks.conversions import constant, converted, passed, typed
 from dtrace.d.checks.environment import Environment
 from dtrace.d.checks.probe_arguments import located_argument
 from dtrace.d.language import syntax
@@ -15,7 +15,7 @@ from dtrace.d.language.identifiers import (
     Scope,
     Variable,
 )
-from dtrace.d.language.types import DYNAMIC, LONG, is_dynamic, pointer_to
+from dtrace.d.language.types import DYNAMIC, LONG, is_dynamic, is_scalar, pointer_to, spelled
 from dwarf.types import Incomplete, Procedure, Type, strip
 
 
@@ -151,13 +151,16 @@ def expand_inline(env: Environment, place: SourcePlace, inline: syntax.Inline,
     """
     bound = dict(env.bound)
     for (name, kind), argument in zip(inline.keys or (), arguments, strict=True):
-        bound[name] = converted(argument, kind)
+        bound[name] = passed(argument, kind)
     what = f"inline {inline.name}"
     with env.expansion(what, f"{what} is", bound, place):
         value = env.read(syntax.clone(inline.value))
-    if isinstance(value, syntax.Number | syntax.Translated) or is_dynamic(value.kind):
+    if isinstance(value, syntax.Translated) or is_dynamic(value.kind) or (
+            isinstance(value, syntax.Number) and not inline.keys):
         return value
     result = converted(value, inline.type)
+    if result is value and is_scalar(value.kind) and spelled(value.kind) != spelled(inline.type):
+        result = typed(syntax.Cast(place, inline.type, value), inline.type)
     if result is not value:
         result.lvalue, result.writable = value.lvalue, value.writable
     return result

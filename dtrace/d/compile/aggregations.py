@@ -102,13 +102,12 @@ class AggregationCode(RecordCode):
         self.out.helper(Helper.AGGREGATE)
 
     def _shape(self, info: AggregationInfo, parts: list[Part]) -> int:
-        """Return the number of an aggregation's key shape; add the shape if it is not known yet."""
+        """Add the shape of a statement's keys, and return its number."""
+        number = len(self.functions)
         if info.number < 0:
-            info.number = len(self.functions)
-        number = info.shapes.setdefault(
-            tuple((how, size) for _kind, how, size in parts), len(self.functions))
-        if number == len(self.functions):
-            self.functions.append(KeyShape(info, parts))
+            info.number = number
+        first = info.shapes.setdefault(tuple((how, size) for _kind, how, size in parts), number)
+        self.functions.append(KeyShape(info, parts, first))
         return number
 
     def _increment_of(self, call: syntax.FunctionCall, at: int) -> syntax.Expression | None:

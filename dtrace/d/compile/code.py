@@ -200,7 +200,7 @@ class ExpressionCode(ValueCode):
         """Emit code that loads a variable that has a key, or is a string or structure."""
         v = e.variable
         if v.number >= 0:
-            self._find(e)
+            key = self._find(e)
             if is_scalar(v.type):
                 end = self.out.label()
                 self.out.branch_constant(BpfJump.JEQ, 0, 0, end)
@@ -209,7 +209,7 @@ class ExpressionCode(ValueCode):
             elif e.keys or not is_string(v.type):
                 made = self.out.label()
                 self.out.branch_constant(BpfJump.JNE, 0, 0, made)
-                self._make(e)
+                self._make(v, key)
                 self.out.place(made)
             return
         self._variable_address(v, 0)
@@ -220,19 +220,23 @@ class ExpressionCode(ValueCode):
             self.out.constant(0, 0)
             self.out.place(end)
 
-    def _make(self, e: syntax.VariableUse) -> None:
-        """Emit code that creates an element: a structure or string filled with zeros."""
-        v = e.variable
-        slots = self.key(e.keys)
-        self.out.address(4, Region.STRINGS, self.storage.zeros(self.storage.size(v.type)))
-        self.key_arguments(v.number, slots)
-        self.out.helper(Helper.ASSIGN)
-        self._find(e)
+    def _make(self, v: Variable, key: tuple[int, int, int | None]) -> None:
+        """Emit code that creates the element of a key: a structure or string filled with zeros.
 
-    def _find(self, e: syntax.VariableUse) -> None:
-        slots = self.key(e.keys)
-        self.key_arguments(e.variable.number, slots)
+        :param key: as returned by ``_find``, which has just looked for the element.
+        """
+        self.out.address(4, Region.STRINGS, self.storage.zeros(self.storage.size(v.type)))
+        self.key_arguments(v.number, key)
+        self.out.helper(Helper.ASSIGN)
+        self.key_arguments(v.number, key)
         self.out.helper(Helper.FIND)
+
+    def _find(self, e: syntax.VariableUse) -> tuple[int, int, int | None]:
+        """Emit code that looks for an element, and return its key, which stays in place."""
+        key = self.key(e.keys)
+        self.key_arguments(e.variable.number, key)
+        self.out.helper(Helper.FIND)
+        return key
 
     def key(self, keys: list[syntax.Expression], before_each: Callable[[], None] | None = None
             ) -> tuple[int, int, int | None]:

@@ -37,13 +37,14 @@ MAX_REPEATED = 10_000
 
 @dataclass(frozen=True)
 class ListedProbe:
-    """A probe in the list that ``-l`` prints.
+    """A probe in the list that ``-l`` prints, or one of several places that are one probe there.
 
-    :param number: its ID.
+    :param number: identifies the probe, or the place.
     :param inlined: for the entry of an inline function, the numbers of its inline copies in the
         debug data.
     :param promised: stability attributes that a program declares for the provider (``PROMISES`` of
         dtrace/d/language/attributes.py); empty: those of other providers.
+    :param first: number of the first of several places that are one probe; None: this one.
     """
 
     number: int
@@ -53,6 +54,12 @@ class ListedProbe:
     name: str
     inlined: tuple[int, ...] = ()
     promised: tuple[str, ...] = ()
+    first: int | None = None
+
+    @property
+    def id(self) -> int:
+        """The ID that dtrace(1) prints: all places where a function returns share one."""
+        return self.number if self.first is None else self.first
 
     @property
     def text(self) -> str:
@@ -63,8 +70,8 @@ class ListedProbe:
 class KnownProbes(Protocol):
     """Interface through which the compiler asks about the probes of a system."""
 
-    def numbered(self, number: int) -> ListedProbe | None:
-        """Return the probe with a given ID, or None if there is no such probe."""
+    def numbered(self, number: int) -> Sequence[ListedProbe]:
+        """Return the probe with an ID, as all of its places, or nothing if there is none."""
 
     def provides(self, provider: str) -> bool:
         """Return whether a provider has probes."""
@@ -286,11 +293,11 @@ class Compiler:
             if last != "name":
                 raise DError("D_PDESC_INVAL", f"probe identifier {specifier.number} not permitted "
                              f"when specifying {last}s", specifier.place)
-            probe = self.probes.numbered(specifier.number)
-            if probe is None:
+            found = self.probes.numbered(specifier.number)
+            if not found:
                 raise DError("D_PDESC_INVAL", f"invalid probe identifier {specifier.number}: "
                              "Unknown probe identifier", specifier.place)
-            return probe.provider, probe.module, probe.function, probe.name
+            return found[0].provider, found[0].module, found[0].function, found[0].name
         try:
             return split(specifier.text, last)
         except ValueError as error:
@@ -305,8 +312,7 @@ class Compiler:
         """
         clause, specifier, probes = wanted.clause, wanted.specifier, matched.probes
         if specifier.number is not None:
-            probe = self.probes.numbered(specifier.number)
-            probes = [probe] if probe is not None else []
+            probes = list(self.probes.numbered(specifier.number))
         if not probes and not self.options.given("zdefs"):
             why = f": {matched.why}" * bool(matched.why)
             raise DError(matched.tag, f"probe description {':'.join(wanted.parts)} does not match "

@@ -189,7 +189,7 @@ SINCE = {
 # Variables in the context of a firing: name -> (type, offset).
 CONTEXT = {
     **{f"arg{n}": ("int64_t", ContextOffset.ARGUMENTS + 8 * n) for n in range(10)},
-    "id": ("uint_t", ContextOffset.PROBE), "epid": ("uint_t", ContextOffset.CLAUSE),
+    "id": ("uint_t", ContextOffset.ID), "epid": ("uint_t", ContextOffset.CLAUSE),
     "probeprov": ("string", ContextOffset.PROVIDER), "probemod": ("string", ContextOffset.MODULE),
     "probefunc": ("string", ContextOffset.FUNCTION), "probename": ("string", ContextOffset.NAME),
     "timestamp": ("uint64_t", ContextOffset.TIMESTAMP),
@@ -267,10 +267,13 @@ Part = tuple[Type, str, int]
 
 @dataclass(eq=False)
 class KeyShape:
-    """Types and sizes of an aggregation's keys, which may differ between statements.
+    """Types and sizes of an aggregation's keys in one statement.
 
     :param parts: for each key: type, form ("value", "stack" and so on), size in bytes.
+    :param like: number of the first statement with keys of the same forms and sizes; None: this
+        one.
     """
 
     info: AggregationInfo
     parts: list[Part]
+    like: int | None = None

@@ -536,7 +536,7 @@ class Parser:
         if not entries:
             self.wrong()
         size, members = member_layout(word, entries, self.universe)
-        structure = Structure(word, tag, size, lambda: tuple(members))
+        structure = Structure(word, tag, size, lambda: tuple(members), True)
         if tag:
             self.universe.tag(word, tag, structure)
         return structure

@@ -142,9 +142,9 @@ def is_vague(kind: Type) -> bool:
 
 
 def is_signed(kind: Type) -> bool:
-    """Return whether a type is a signed integer or an enumeration."""
+    """Return whether a type is a signed integer; D's enumerations are not, except in arithmetic."""
     kind = strip(kind)
-    return (isinstance(kind, Integer) and kind.signed) or isinstance(kind, Enumeration)
+    return isinstance(kind, Integer) and kind.signed
 
 
 def pointed(kind: Type) -> Type:

@@ -38,6 +38,7 @@ def system_calls(image: Image, memory: VirtualMemory) -> list[StaticProbe]:
     :raises StaticProbeError: if a table is invalid or cannot be read.
     """
     probes = []
+    seen = set[tuple[str, str]]()  # modules and names
     for name, names, module in TABLES:
         table, called = image.symbols.find(name), image.symbols.find(names)
         if table is None or called is None:
@@ -57,7 +58,11 @@ def system_calls(image: Image, memory: VirtualMemory) -> list[StaticProbe]:
                 (address,) = struct.unpack_from("<Q", entries, index * size)  # sy_call
                 function = image.symbols.function_at(address)
                 called_by = text(memory, at)
-                result = Argument(RESULTS.get(called_by, "int"), "")
+                if (module, called_by) in seen:  # systrace(4) has one probe for the first of them
+                    continue
+                seen.add((module, called_by))
+                plain = called_by.removeprefix(f"{module}_")
+                result = Argument(RESULTS.get(plain, "int"), "")
                 for returns in (False, True):
                     probes.append(StaticProbe(
                         PROVIDER, module, called_by, "return" if returns else "entry",

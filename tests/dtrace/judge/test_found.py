@@ -66,6 +66,35 @@ FOUND = {
         "string [ 'a', '\\011', 'b', '\\0', '\\0', '\\0' ]\nstring \"a\"\n\n"
         "  0 ID                         :tick-1s \n\n",
         "dtrace: script FILE matched 2 probes\n"),
+    "a constant argument that does not fit in its type is converted, too": (
+        f'{QUIET}BEGIN {{ printf("%s %s %s %s", substr("abc", (int)0xffffffff), '
+        'substr("abc", 18446744073709551615ull), substr("abc", (int8_t)255), '
+        'substr("abc", 0xffffffff)); }\n', 0, "c c c \n", ""),
+    "keys that another statement adds after printa() are printed at the end": (
+        f"{QUIET}BEGIN {{ @a[1] = count(); printa(@a); }}\n"
+        "tick-100ms { @a[2] = count(); @a[1] = count(); }\n", 0,
+        f"\n{1:9}{1:17}\n\n{2:9}{10:17}\n", ""),
+    "an enumeration is unsigned, except in arithmetic": (
+        f'{QUIET}enum e {{ A = -3, B }};\nBEGIN {{ printf("%d %d %d %d", A, A < 0, A + 1, '
+        '(long)A); }\n', 0, "4294967293 1 -2 4294967293\n", ""),
+    "the value of an inline has the type of the inline": (
+        f'{QUIET}inline uint64_t f[char x] = x + x + 1;\n'
+        'BEGIN { printf("%d % d", f[-4611686018427387905ul], f[1]); }\n', 0,
+        "18446744073709551615 3\n", ""),
+    "keys of an element that was never set are evaluated once": (
+        f'{QUIET}string t[long]; int v;\nBEGIN {{ printf("[%s]%d", t[v++], v); }}\n', 0,
+        "[]1\n", ""),
+    "blanks are not escaped": (
+        f'{QUIET}BEGIN {{ printf("[%S|%C]", "a b\\t", \' \'); }}\n', 0, "[a b\\t\\0| ]\n", ""),
+    "a packed column is at least as wide as four digits": (
+        '#pragma D option quiet\n#pragma D option aggpack\n'
+        'BEGIN { @["a"] = quantize(-1); }\n', 0,
+        "\n\n              key  min .---. max  | count\n"
+        "                a   -2 : █ : 0    | 1\n", ""),
+    "a bit-field of a program's structure is printed with its type": (
+        "#pragma D option quiet\nstruct s { int a; unsigned int c : 23; }; struct s x;\n"
+        "BEGIN { print(x); }\n", 0,
+        "struct s {\n    int a = 0\n    unsigned int c :23 = 0\n}\n", ""),
     "a constant of an unsigned type is widened with zeros": (
         f"{QUIET}BEGIN {{ printf(\"%d\", (long)~(0100000u)); }}\n", 0, "4294934527\n", ""),
     "a short number has a sign": (

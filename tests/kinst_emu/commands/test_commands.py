@@ -297,6 +297,30 @@ def test_a_single_match_is_reported_in_the_singular():
     assert len(result.stdout.splitlines()) == 4
 
 
+@pytest.mark.parametrize("arch", ["amd64", "arm64", "riscv64"])
+def test_all_returns_of_a_function_are_one_probe(arch):
+    """classify() has three return instructions; each call executes one of them."""
+    kernel = ("-k", f"teaching/{arch}")
+    listed = run("kdtrace", *kernel, "-l", "-n", "fbt::classify:", "--json")
+    rows = [json.loads(line) for line in listed.stdout.splitlines()]
+    assert [(row["name"], row["id"]) for row in rows] == [("entry", 100), ("return", 101)]
+    calls = "; ".join(f"classify({kind}, 100{kind})" for kind in range(5))
+    clause = ("{ @[id] = count(); @places[arg0] = count(); } "
+              "END { printa(@); printa(\"place %d %@d\\n\", @places); }")
+    done = run("kdtrace", *kernel, "-qn", f"fbt::classify:return {clause}", "-c", calls)
+    assert done.stdout.count("place") > 1, done.stdout
+    assert done.stdout.split("place")[0].split()[-2:] == ["100", "5"]
+    done = run("kdtrace", *kernel, "-n", "fbt::classify:return", "-c", calls)
+    assert "matched 1 probe" in done.stderr and done.stdout.count("classify:return") == 5
+    done = run("kdtrace", *kernel, "-l", "-n", "fbt::classify:", "-i", "102")
+    assert "invalid probe identifier 102" in done.stderr  # the second place is no probe
+    done = run("kdtrace", *kernel, "-n", "fbt::classify:entry", "-n", "fbt::classify:return",
+               "-i", "101", "-c", calls)
+    assert done.stdout.count("classify:return") == 10, done.stdout + done.stderr
+
+
+
+
 def test_probes_are_listed_in_the_same_columns_as_by_dtrace():
     result = run("kdtrace", "-l", "-k", "teaching/amd64", "-n", "kinst::strlen:0")
     assert result.stdout == (
