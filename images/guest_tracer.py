@@ -1,7 +1,7 @@
-"""A base system's own dtrace(1), stopped just before it reads its program.
+"""A base system's own dtrace(1): what it prints for a program, and which probes it lists.
 
-Starting dtrace(1) takes hundreds of millions of instructions.  The machine is stopped when the
-tracer waits for its program, and each program begins from that state.
+Starting dtrace(1) takes hundreds of millions of instructions.  For the first program, the machine
+is stopped when the tracer waits for it; each program with the same options begins from that state.
 """
 
 import re
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from emu.elf.image import Image
 from emu.host.errors import KinstError
 from emu.machine.machine import StopReason
+from emu.unicorn.mark import StateMark
 from images.boots import LIMIT, booted
 from images.login import ConsoleReader, quoted_last_line
 from images.shell import run_command
@@ -17,7 +18,9 @@ from images.shell import run_command
 STATUS = re.compile(rb"\033\]133;D;(\d+)\007")
 END_OF_FILE = b"\004"
 PROGRAM_LIMIT = 3_000_000_000  # maximum number of instructions for one program
+LIST_LIMIT = 100_000_000_000  # maximum number of instructions for one list of probes
 IDLE = 60 * 10**9  # idle virtual time in ns after which a program is abandoned
+STARTED = 10**9  # idle virtual time in ns after which dtrace(1) waits for its program
 READING = 10**8  # idle virtual time in ns after which all typed keys were read
 CHUNK = 1000  # number of bytes that are typed at once; the terminal's queue must hold them
 
@@ -36,7 +39,7 @@ class Judged:
 
 
 class GuestTracer:
-    """The base system's dtrace(1), waiting for a program.
+    """The base system's dtrace(1), with its modules loaded.
 
     :param memory: guest RAM in bytes.
     :raises KinstError: the system does not boot, or has no dtrace(1).
@@ -47,37 +50,73 @@ class GuestTracer:
         session = self.machine.guest.boot.session
         if session is None or not session.tracing:
             raise TracerError(f"{image.path}: needs a base system with dtrace(1); give --base")
+        self._session = session
         ran = run_command(self.machine, session.tracing, LIMIT)
         if ran.status:
             raise TracerError(f"{image.path}: the system cannot load its tracing modules: "
                               f"'{session.tracing}' ends with status {ran.status}")
-        with ConsoleReader(self.machine) as reader:
-            stop = reader.type(f"{session.judge}\r".encode(), (), PROGRAM_LIMIT, IDLE)
-            if stop.reason is not StopReason.IDLE or not reader.waits:
-                raise TracerError(f"{image.path}: dtrace(1) does not start in the base system; "
-                                  f"{quoted_last_line(self.machine)}")
-        self._waiting = self.machine.mark()
+        self._ready = self.machine.mark()  # the shell waits for a command
+        self._waiting: dict[tuple[str, str], StateMark] = {}  # dtrace(1) waits for a program
 
-    def run(self, program: str) -> Judged:
+    def run(self, program: str, options: str = "", before: str = "") -> Judged:
         """Run a program from the state in which dtrace(1) waits for it.
 
-        :raises TracerError: the program cannot be typed.
+        :param options: further options for dtrace(1).
+        :param before: command that starts something in the background first, or "".
+        :raises TracerError: the program cannot be typed, or dtrace(1) does not start.
         """
+        key = options, before
+        if key not in self._waiting:
+            self.machine.back_to(self._ready)
+            self._start(f"{before}{'; ' * bool(before)}"
+                        + self._session.judge.replace("{}", options))
+            self._waiting[key] = self.machine.mark()
+        self.machine.back_to(self._waiting[key])
+        return self._typed(program, PROGRAM_LIMIT)
+
+    def listed(self, program: str, options: str) -> str:
+        """Return the probes of a program's descriptions, as ``ConsoleSession.listing`` prints them.
+
+        :param options: ``-l`` or ``-lv``.
+        :raises TracerError: the program cannot be typed, or the list has no end.
+        """
+        self.machine.back_to(self._ready)
+        self._start(self._session.listing.replace("{}", options))
+        judged = self._typed(program, LIST_LIMIT)
+        if judged.status is None:
+            raise TracerError(f"dtrace(1) does not end its list of probes: {judged.errors.strip()}")
+        if judged.status and not judged.output.strip().startswith(" "):
+            said = next((line[1:] for line in judged.output.splitlines() if line[:1] == "!"), "")
+            raise TracerError(f"dtrace(1) lists no probes: {said or judged.errors.strip()}")
+        return judged.output
+
+    def _start(self, command: str) -> None:
+        """Type a command that waits for a program."""
+        with ConsoleReader(self.machine) as reader:
+            stop = reader.type(f"{command}\r".encode(), (), PROGRAM_LIMIT, STARTED)
+            if self.machine.console.text.endswith(self._session.more.encode()):
+                raise TracerError(f"the command '{command[:80]}' is incomplete: a quotation mark "
+                                  "or a parenthesis is missing")
+            if stop.reason is not StopReason.IDLE or not reader.waits:
+                raise TracerError(f"{self.machine.image.path}: dtrace(1) does not start in the "
+                                  f"base system; {quoted_last_line(self.machine)}")
+
+    def _typed(self, program: str, limit: int) -> Judged:
+        """Type a program, and run the machine until the shell's prompt."""
         refused = next((c for c in program if not (c.isascii() and (c.isprintable() or c in "\n\t"))
                         ), None)
         if refused is not None:
             raise TracerError(f"a program with the character {refused!r} cannot be typed")
         machine = self.machine
-        machine.back_to(self._waiting)
         prompts = (machine.guest.boot.shell_prompt,)
         begin = len(machine.console.text)
         with ConsoleReader(machine) as reader:
             for part in _parts(program):
-                stop = reader.type(part, prompts, PROGRAM_LIMIT, READING)
+                stop = reader.type(part, prompts, limit, READING)
                 if stop.reason is not StopReason.IDLE:
                     break
             else:
-                stop = reader.type(END_OF_FILE, prompts, PROGRAM_LIMIT, IDLE)
+                stop = reader.type(END_OF_FILE, prompts, limit, IDLE)
         text = bytes(machine.console.text[begin:])
         marks = list(STATUS.finditer(text))  # the program may print such a mark, too
         mark = marks[-1] if marks else None

@@ -1,5 +1,6 @@
 """Random expressions of D, whose values do not depend on the machine."""
 
+import dataclasses
 import functools
 import random
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ STRINGS = ("", "a", "abc", "ABC", "a/b", "/usr//lib/../bin/ls", "/", ".", "..", 
 BINARY = ("+", "-", "*", "&", "|", "^", "<<", ">>", "<", "<=", ">", ">=", "==", "!=", "&&", "||",
           "^^")
 UNARY = ("-", "~", "!", "+")
-ASSIGN = ("=", "+=", "-=", "*=", "&=", "|=", "^=", "<<=", ">>=")
+ASSIGN = ("=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=")
 COMPARE = ("==", "!=", "<", "<=", ">", ">=")
 SWAPS = (("htons", "uint16_t"), ("ntohs", "uint16_t"), ("htonl", "uint32_t"),
          ("ntohl", "uint32_t"), ("htonll", "uint64_t"), ("ntohll", "uint64_t"))
@@ -38,11 +39,21 @@ class Scope:
     :ivar integers: integer variable -> its type.
     :ivar strings: names of string variables.
     :ivar tables: associative array -> (kinds of its keys, kind of its values).
+    :ivar constants: names of enumerators and inline constants.
+    :ivar members: members of structures, such as ``x0.a``.
+    :ivar functions: names of inline functions with an integer parameter, such as ``twice``.
+    :ivar translated: translators: name of the result's structure -> its members.
+    :ivar sizes: operands of ``sizeof`` and calls of ``offsetof()``.
     """
 
     integers: dict[str, str] = field(default_factory=dict)
     strings: list[str] = field(default_factory=list)
     tables: dict[str, tuple[tuple[str, ...], str]] = field(default_factory=dict)
+    constants: list[str] = field(default_factory=list)
+    members: list[str] = field(default_factory=list)
+    functions: list[str] = field(default_factory=list)
+    translated: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    sizes: list[str] = field(default_factory=list)
 
     def without(self, prefix: str) -> "Scope":
         """Return the scope without the variables whose names begin with a text.
@@ -51,8 +62,8 @@ class Scope:
         """
         integers = {name: size for name, size in self.integers.items()
                     if not name.startswith(prefix)}
-        return Scope(integers, [name for name in self.strings if not name.startswith(prefix)],
-                     self.tables)
+        strings = [name for name in self.strings if not name.startswith(prefix)]
+        return dataclasses.replace(self, integers=integers, strings=strings)
 
 
 class Expressions:
@@ -78,7 +89,8 @@ class Expressions:
         one, other = functools.partial(self.integer, deeper), functools.partial(self.string, deeper)
         form = choose.choice((
             "unary", "binary", "binary", "binary", "divide", "conditional", "cast", "length",
-            "index", "number", "compare", "size", "swap", "table", "assign", "step"))
+            "index", "number", "compare", "size", "swap", "table", "assign", "step", "member",
+            "inline", "translated"))
         pieces: tuple[str | Node, ...]
         if form == "unary":
             pieces = (f"{choose.choice(UNARY)}(", one(), ")")
@@ -105,15 +117,24 @@ class Expressions:
             pieces = ("(", other(), f" {choose.choice(COMPARE)} ", other(), ")")
         elif form == "size":
             pieces = (choose.choice((f"sizeof ({choose.choice(list(INTEGERS))})",
-                                     "sizeof (struct timespec)")),)
+                                     "sizeof (struct timespec)", *self.scope.sizes)),)
         elif form == "swap":
             name, size = choose.choice(SWAPS)
             pieces = (f"{name}(({size})", one(), ")")
         elif form == "table":
             return self._element("int", deeper)
+        elif form == "member" and self.scope.members:
+            pieces = (choose.choice(self.scope.members),)
+        elif form == "inline" and self.scope.functions:
+            pieces = (f"{choose.choice(self.scope.functions)}[", one(), "]")
+        elif form == "translated" and self.scope.translated:
+            name = choose.choice(list(self.scope.translated))
+            member = choose.choice(self.scope.translated[name])
+            pieces = (f"(xlate <struct {name}> ((int)", one(), f")).{member}")
         elif form == "assign":
-            name = self._variable()
-            pieces = (f"({name} {choose.choice(ASSIGN)} ", one(), ")")
+            name, operator = self._variable(), choose.choice(ASSIGN)
+            safe = operator in ("/=", "%=") and choose.random() < 0.9
+            pieces = (f"({name} {operator} ", "(" * safe, one(), " | 1)" * safe, ")")
         else:
             name = self._variable()
             pieces = (choose.choice((f"{name}++", f"{name}--", f"++{name}", f"--{name}")),)
@@ -187,7 +208,9 @@ class Expressions:
             return self.literal()
         if form < 0.8:
             return choose.choice(FAR_EDGES)
-        if form < 0.85:
+        if form < 0.85 and self.scope.constants:
+            return choose.choice(self.scope.constants)
+        if form < 0.9:
             return choose.choice(("'a'", "'\\n'", "'\\0'", "'ab'", "'\\x41'", "'\\101'"))
         return str(choose.randrange(20))
 

@@ -15,6 +15,7 @@ from dtrace.judge.program import Node
 # A clause that every program has: it ends a program that no other clause ends.
 LAST = "tick-1s\n{\n\texit(0);\n}\n"
 LOCAL = "this->"  # begins the names of clause-local variables
+SPECULATED = 9  # number of the variable that holds the ID of a speculation
 DEPTH = 3  # maximum depth of an expression
 CONVERSIONS = ("d", "i", "u", "x", "X", "o", "d", "x")
 FLAGS = ("", "", "", "-", "+", " ", "0", "#", "-+", "'")
@@ -45,6 +46,7 @@ class Writer:
     scope: Scope = field(default_factory=Scope)
     aggregations: dict[str, Aggregation] = field(default_factory=dict)
     aggregated: list[str] = field(default_factory=list)  # aggregations that have a value
+    structures: list[str] = field(default_factory=list)  # variables of structure types
 
     def __post_init__(self) -> None:
         self.expressions = Expressions(self.random, self.scope)
@@ -73,8 +75,8 @@ def _statement(*pieces: str | Node) -> Node:
 
 def _assign(w: Writer) -> Node:
     name = w.random.choice(list(w.scope.integers))
-    return _statement(f"{name} {w.random.choice(('=', '=', '=', '+=', '-=', '*='))} ", w.integer(),
-                      ";")
+    return _statement(f"{name} {w.random.choice(('=', '=', '=', '+=', '-=', '*=', '|='))} ",
+                      w.integer(), ";")
 
 
 def _assign_string(w: Writer) -> Node:
@@ -159,6 +161,20 @@ def _change(w: Writer) -> Node:
         f"normalize({name}, {w.random.choice((1, 2, 3, 10, 1000))});", f"denormalize({name});")))
 
 
+def _member(w: Writer) -> Node:
+    if not w.scope.members:
+        return _assign(w)
+    return _statement(f"{w.random.choice(w.scope.members)} = ", w.integer(), ";")
+
+
+def _structure(w: Writer) -> Node:
+    if not w.structures:
+        return _print(w)
+    name = w.random.choice(w.structures)
+    return _statement(w.random.choice((f"print({name});", f"trace({name});",
+                                       f"tracemem(&{name}.a, 24);")))
+
+
 def _if(w: Writer) -> Node:
     body = [_inner(w) for _ in range(w.random.randrange(1, 3))]
     pieces: list[str | Node] = ["if (", w.integer(), ") {\n", *body, "\t}"]
@@ -179,7 +195,8 @@ def _exit(w: Writer) -> Node:
 # (weight, what writes the statement)
 STATEMENTS: tuple[tuple[int, Callable[[Writer], Node]], ...] = (
     (6, _assign), (4, _assign_string), (3, _assign_element), (3, _trace), (1, _print),
-    (8, _printf), (6, _aggregate), (2, _printa), (1, _change), (1, _if))
+    (8, _printf), (6, _aggregate), (2, _printa), (1, _change), (1, _if), (2, _member),
+    (1, _structure))
 
 
 def generated(seed: int) -> Node:
@@ -188,7 +205,19 @@ def generated(seed: int) -> Node:
     declared = _declarations(w)
     options = _options(w)
     clauses = [_clause(w, name) for name in _probes(w)]
+    if w.random.random() < 0.1:
+        clauses += _speculation(w)
     return Node("program", (*options, *declared, *clauses, LAST))
+
+
+def _speculation(w: Writer) -> list[Node]:
+    """Return clauses that speculate, and commit or discard what they have recorded."""
+    number = f"v{SPECULATED}"
+    ends = w.random.choice(("commit", "commit", "discard"))
+    return [Node("clause", tuple(pieces), optional=True) for pieces in (
+        ("BEGIN\n{\n", f"\t{number} = speculation();\n}}\n"),
+        ("BEGIN\n{\n", f"\tspeculate({number});\n", _printf(w), _trace(w), "}\n"),
+        ("BEGIN\n{\n", _printf(w), f"\t{ends}({number});\n}}\n"))]
 
 
 def _options(w: Writer) -> list[Node]:
@@ -197,6 +226,10 @@ def _options(w: Writer) -> list[Node]:
         options.append("quiet")
     options += [name for name in ("aggsortrev", "aggsortkey", "rawbytes", "aggpack", "aggzoom")
                 if choose.random() < 0.04]
+    if choose.random() < 0.05:
+        options.append(choose.choice((
+            "aggsortpos=1", "aggsortkeypos=1", "nspec=2", "aggsize=64k", "bufsize=1m",
+            "switchrate=100ms", "aggrate=50ms", "statusrate=200ms")))
     if choose.random() < 0.05:
         options.append(f"strsize={choose.choice((4, 8, 16, 64, 512))}")
     return [Node("option", (f"#pragma D option {name}\n",), optional=True) for name in options]
@@ -233,7 +266,37 @@ def _declarations(w: Writer) -> list[Node]:
             arguments = "".join(f", {value}" for value in choose.choice(LOGARITHMIC))
         keys = tuple(choose.choice(("int", "string")) for _ in range(choose.randrange(3)))
         w.aggregations[f"@a{index}" if index else "@"] = Aggregation(name, arguments, keys)
+    if choose.random() < 0.3:
+        lines += _types(w)
     return [Node("declaration", (line,), optional=True) for line in lines]
+
+
+def _types(w: Writer) -> list[str]:
+    """Return declarations of an enumeration, a structure, inline names and a translator."""
+    choose, scope, lines = w.random, w.scope, list[str]()
+    if choose.random() < 0.7:
+        lines.append(f"enum e0 {{ E0, E1 = {choose.randrange(-5, 300)}, E2 }};\n")
+        scope.constants += ["E0", "E1", "E2"]
+    sizes = [choose.choice(list(INTEGERS)) for _ in range(4)]
+    bits = choose.randrange(1, 32)
+    lines.append(f"struct st0 {{ {sizes[0]} a; {sizes[1]} b; unsigned int c : {bits}; "
+                 f"int d : {choose.randrange(1, 32)}; {sizes[2]} e[3]; {sizes[3]} f; }};\n"
+                 "struct st0 x0;\n")
+    w.structures.append("x0")
+    scope.members += ["x0.a", "x0.b", "x0.c", "x0.d", "x0.e[1]", "x0.f"]
+    scope.sizes += ["sizeof (x0)", "sizeof (struct st0)", "offsetof(struct st0, f)",
+                    "offsetof(struct st0, e)", "sizeof (x0.e)"]
+    if choose.random() < 0.7:
+        lines.append(f"inline {sizes[0]} I0 = {choose.randrange(1 << 20)};\n"
+                     f"inline {sizes[1]} twice[{sizes[2]} x] = x + x + {choose.randrange(9)};\n")
+        scope.constants.append("I0")
+        scope.functions.append("twice")
+    if choose.random() < 0.7:
+        lines.append(f"struct out0 {{ {sizes[1]} a; {sizes[2]} b; }};\n"
+                     f"translator struct out0 < int V > {{ a = V * {choose.randrange(9)}; "
+                     "b = V >> 1; };\n")
+        scope.translated["out0"] = ("a", "b")
+    return lines
 
 
 def _probes(w: Writer) -> list[str]:

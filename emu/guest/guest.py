@@ -501,8 +501,11 @@ class ConsoleSession(NamedTuple):
     :param status: command that prints the exit status of the previous command as an OSC 133 mark.
     :param tracing: command that loads all of the kernel's tracing modules; empty: it has none.
     :param judge: command that runs a D program, which is typed until an end of file, by the
-        system's own tracer; it prints the program's output, its exit status as an OSC 133 mark, and
-        then what was written to standard error.
+        system's own tracer, whose further options replace ``{}``; it prints the program's output,
+        its exit status as an OSC 133 mark, and then what was written to standard error.
+    :param listing: command that lists the probes of a D program, which is typed until an end of
+        file, by the system's own tracer; its options replace ``{}``. The list is as in
+        ``dtrace.judge.probe_lists.parse``.
     """
 
     reads: str
@@ -517,6 +520,7 @@ class ConsoleSession(NamedTuple):
     status: str
     tracing: str
     judge: str
+    listing: str
 
 
 class GuestBoot(NamedTuple):

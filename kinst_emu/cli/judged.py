@@ -27,12 +27,18 @@ from kinst.verify.sweep.store import Kept
 from kinst.verify.sweep.sweep import KeptTask
 from kinst.verify.sweep.workers import check_identity
 from kinst_emu.cli.script import trace
+from kinst_emu.terminal.shared_output import SharedOutput
 
 SEED = "seed "  # begins the name of a random program; other names are those of files
 MAX_SCRIPT = 1 << 20  # maximum size of a script in bytes
 # Errors that a mistake in kdtrace may raise
 MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError,
             ValueError)
+# A workload begins after this number of virtual seconds, when dtrace(1) certainly traces.  It must
+# be shorter than 15 seconds, because the trace ends then.
+WAIT = 20
+LATER = f"( (sleep {WAIT}; {{}}) & )"
+END = f"\ntick-{2 * WAIT - 5}s\n{{\n\texit(0);\n}}\n"
 WORDS = AGREES, REFUSED, LIMITED, DIFFERS, NOT_COMPARED = (
     "agrees", "both refuse it", "beyond a limit", "differs", "not compared")
 
@@ -41,19 +47,21 @@ class Judge:
     """The two tracers, with the same kernel and base system.
 
     :param memory: guest RAM in bytes.
+    :param workload: command of the guest's shell that runs while the programs trace, or "".
     :raises KinstError: the system does not boot, or has no dtrace(1).
     """
 
-    def __init__(self, image: Image, memory: int) -> None:
-        self._kernel, self._memory = image.path, memory
+    def __init__(self, image: Image, memory: int, workload: str = "") -> None:
+        self._kernel, self._memory, self._workload = image.path, memory, workload
         self._theirs = GuestTracer(image, memory)
 
     def theirs(self, program: str) -> Outcome:
         """Run a program by the guest's dtrace(1).
 
-        :raises TracerError: the program cannot be typed.
+        :raises TracerError: the program cannot be typed, or dtrace(1) does not start.
         """
-        judged = self._theirs.run(program)
+        background = LATER.format(self._workload) if self._workload else ""
+        judged = self._theirs.run(program + END * bool(background), before=background)
         return Outcome(judged.status, judged.output, judged.errors)
 
     def ours(self, program: str) -> Outcome:
@@ -61,21 +69,11 @@ class Judge:
 
         :raises KeyboardInterrupt: the user has interrupted the program.
         """
-        output, errors = io.StringIO(), io.StringIO()
-        with tempfile.NamedTemporaryFile("w", suffix=".d") as file, _interruptible():
-            file.write(program)
-            file.flush()
-            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-                try:
-                    status = trace(["-k", str(self._kernel), "--base", "--memory",
-                                    str(self._memory >> 20), "-s", file.name])
-                except KinstError as error:
-                    print(f"dtrace: {error}", file=errors)
-                    status = 1
-                except MISTAKES as error:
-                    print(f"kdtrace fails: {type(error).__name__}: {error}", file=errors)
-                    status = 70
-        return Outcome(status, _shown(output), _shown(errors))
+        if not self._workload:
+            return kdtrace(self._kernel, self._memory, program)
+        return kdtrace(self._kernel, self._memory, program + END,
+                       ["-c", f"$ stty -opost; {LATER.format(self._workload)}; sleep {2 * WAIT}; "
+                        "stty opost"])
 
     def differences(self, program: str) -> list[str]:
         """Run a program twice; return lines that describe how the outcomes differ.
@@ -86,6 +84,33 @@ class Judge:
         """
         theirs = self.theirs(program)
         return [] if theirs.status is None else differences(theirs, self.ours(program))
+
+
+def kdtrace(kernel: Path, memory: int, program: str, options: Sequence[str] = ()) -> Outcome:
+    """Run a program by kdtrace with a base system; unexpected failures are part of the errors.
+
+    :param memory: guest RAM in bytes.
+    :param options: further options, such as ``-l``.
+    :raises KeyboardInterrupt: the user has interrupted the program.
+    """
+    content, errors = io.BytesIO(), io.StringIO()
+    output = SharedOutput(content, "utf-8", "surrogateescape")
+    with tempfile.NamedTemporaryFile("w", suffix=".d") as file, _interruptible():
+        file.write(program)
+        file.flush()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+            try:
+                status = trace(["-k", str(kernel), "--base", "--memory", str(memory >> 20),
+                                *options, "-s", file.name])
+            except KinstError as error:
+                print(f"dtrace: {error}", file=errors)
+                status = 1
+            except MISTAKES as error:
+                print(f"kdtrace fails: {type(error).__name__}: {error}", file=errors)
+                status = 70
+    output.flush()
+    return Outcome(status, _shown(content.getvalue()),
+                   _shown(errors.getvalue().encode("utf-8", "surrogateescape")))
 
 
 @contextlib.contextmanager
@@ -111,9 +136,9 @@ def _interruptible() -> Iterator[None]:
         os.close(writing)
 
 
-def _shown(stream: io.StringIO) -> str:
+def _shown(content: bytes) -> str:
     """Return what was written, with bytes that are not UTF-8 as ``\\xff``."""
-    return stream.getvalue().encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return content.decode("utf-8", "backslashreplace")
 
 
 Item = tuple[str, str]  # name and source of a program; the name is as in ``Verdict``
@@ -141,20 +166,22 @@ class JudgeTask(KeptTask[Item, Verdict, Judge]):
 
     :param identity: identity of the kernel; a worker with another one refuses.
     :param memory: guest RAM in bytes.
+    :param workload: as in ``Judge``.
     """
 
     kernel: str
     identity: str
     memory: int
+    workload: str = ""
 
     def prepare(self) -> Judge:
-        """Boot the base system and start its dtrace(1).
+        """Boot the base system and load its tracing modules.
 
         :raises KinstError: this is not possible, or the kernel is not the expected one.
         """
         image = catalog.find(self.kernel)
         check_identity(image, self.identity)
-        return Judge(with_disks(image, [], base=True), self.memory)
+        return Judge(with_disks(image, [], base=True), self.memory, self.workload)
 
     def results(self, prepared: Judge, items: Sequence[Item]) -> list[Verdict]:
         """Run programs on both tracers."""

@@ -13,6 +13,7 @@ from emu.arch.architectures import arch_of
 from emu.elf.image import Image
 from emu.host.errors import KinstError
 from emu.host.fingerprint import our_code
+from images.shell import check_command
 from kinst.verify.sweep.store import Key
 from kinst.verify.sweep.sweep import sweep
 from kinst_emu.cli.judged import (
@@ -40,11 +41,18 @@ def refuse_others(arguments: argparse.Namespace) -> None:
 
     :raises KinstError: there is such an option, or ``--base`` is missing.
     """
-    for name, spelled in (("call", "-c"), ("functions", "--functions"), ("system", "--system"),
+    if arguments.call is not None and arguments.suite:
+        raise KinstError("-c: cannot be used with --suite")
+    if arguments.call is not None:
+        command = arguments.call.removeprefix("$ ").strip()
+        if not (arguments.dtrace and arguments.call.startswith("$ ") and command):
+            raise KinstError("-c: with --dtrace SCRIPT, it must be a command for the guest's "
+                             "shell, like -c '$ ls /'")
+        check_command(command)
+    for name, spelled in (("functions", "--functions"), ("system", "--system"),
                           ("fault", "--fault"), ("module", "--module")):
         if getattr(arguments, name):
-            raise KinstError(
-                f"{spelled}: cannot be used with --dtrace, which compares D programs")
+            raise KinstError(f"{spelled}: cannot be used with --dtrace")
     if not arguments.base:
         raise KinstError("--dtrace: needs --base: the dtrace(1) of a base system is the judge")
 
@@ -57,7 +65,8 @@ def judge_programs(image: Image, memory: int, seed: int, arguments: argparse.Nam
     :raises KinstError: no program was found, or the system has no dtrace(1).
     """
     items = _items(arguments, seed)
-    task = JudgeTask(str(image.path.absolute()), image.kernel_identity, memory)
+    task = JudgeTask(str(image.path.absolute()), image.kernel_identity, memory,
+                     (arguments.call or "").removeprefix("$ "))
     counts, shown = Counter[str](), list[Verdict]()
     with Sweep(arguments) as jobs, progress_bar(len(items), "programs") as advance:
         for verdicts in _verdicts(task, image, items, jobs):
@@ -109,7 +118,8 @@ def _verdicts(task: JudgeTask, image: Image, items: list[Item], jobs: Sweep
               ) -> Iterator[list[Verdict]]:
     """Yield verdicts as soon as they are known."""
     arch = arch_of(image).name
-    key = Key("xval", f"dtrace(1) {our_code()} {image.identity} with {task.memory >> 20} MB", arch,
+    key = Key("xval", f"dtrace(1) {our_code()} {image.identity} with {task.memory >> 20} MB"
+              f"{task.workload and f' while {task.workload} runs'}", arch,
               0, 0)
     if jobs.store is not None:
         jobs.store.begin(key, image.kernel_identity, task.kernel, compiler_of(image.path),
@@ -125,6 +135,8 @@ def _text(arguments: argparse.Namespace, verdict: Verdict) -> list[str]:
     lines += [f"    {line}" for line in verdict.smallest.splitlines()]
     again = (f"--dtrace {shlex.quote(verdict.name)}" if not verdict.name.startswith(SEED)
              else f"--dtrace --random 1 --seed {verdict.name.removeprefix(SEED)}")
+    if arguments.call is not None:
+        again += f" -c {shlex.quote(arguments.call)}"
     return [*lines, f"  to repeat: kinst xval -k {shlex.quote(arguments.kernel)} --base {again}"]
 
 

@@ -26,7 +26,9 @@ from kinst.verify.sweep.task import carry_out
 from kinst.verify.sweep.workers import Here
 from kinst_emu.cli.boot_words import base_option
 from kinst_emu.cli.completion import kernel_option
+from kinst_emu.cli.judged_probes import DEFAULT_FUNCTIONS, compare_probes, refuse_for_probes
 from kinst_emu.cli.judged_programs import judge_programs, refuse_others
+from kinst_emu.cli.judged_suite import refuse_for_suite, run_suite
 from kinst_emu.cli.sweeps import Sweep, compiler_of, progress_bar, sweep_options
 from kinst_emu.cli.xvals import DIFFERS, WAITED, Checked, CrosscheckTask, Pair
 from kinst_emu.terminal.terminal import parse_count, parse_size, progress
@@ -43,6 +45,8 @@ EXAMPLES = (
     "kinst xval -k kernel --system --random 100",
     "kinst xval -k 15.0-RELEASE/amd64 --base --system --random 100",
     "kinst xval -k 15.0-RELEASE/amd64 --base --dtrace --random 100",
+    "kinst xval -k 15.0-RELEASE/amd64 --base --dtrace counts.d -c '$ ls /'",
+    "kinst xval -k 15.0-RELEASE/amd64 --base --dtrace --probes",
     "kinst xval -k teaching/amd64 -c 'strtoul(\"12\", 0, 10)' --fault emulation",
 )
 
@@ -52,13 +56,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser)
     base_option(parser)
     parser.add_argument("-c", dest="call", metavar="CALL",
-                        help="call to compare, e.g. 'strlen(\"hello\")' (default: random calls "
-                        "from the table of calls)")
+                        help="call to compare, e.g. 'strlen(\"hello\")'; with --dtrace SCRIPT, a "
+                        "command of the guest's shell, like '$ ls /', that runs while both trace "
+                        "(default: random calls from the table of calls; no command)")
     parser.add_argument("--functions", metavar="NAMES",
                         help="select random calls of only these functions, given as names or shell "
                         "patterns, separated by commas (default: all functions in the table)")
     parser.add_argument("--random", metavar="N",
-                        help=f"number of random calls, or with --dtrace, of random programs "
+                        help=f"number of random calls; with --dtrace, of random programs; with "
+                        f"--probes, of random functions (default: {DEFAULT_FUNCTIONS}) "
                         f"(default: {DEFAULT_CALLS}; with --functions, one call of each function)")
     parser.add_argument("--system", action="store_true",
                         help="select random system calls, such as sys_getpid(), from a separate "
@@ -67,6 +73,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="compare kdtrace with the dtrace(1) of the base system instead: run "
                         "D programs, files or all *.d files of a directory, by both; without "
                         "scripts, run --random programs (default: compare the machine with QEMU)")
+    parser.add_argument("--probes", action="store_true",
+                        help="with --dtrace: compare the lists of probes, their arguments and "
+                        "stability, and the kinst probes of --random functions (default: compare "
+                        "programs)")
+    parser.add_argument("--suite", action="store_true",
+                        help="with --dtrace DIRECTORY: run the tests of DTrace's public test suite "
+                        "in the directory by both tracers (default: compare programs)")
     parser.add_argument("--seed", metavar="S",
                         help="random seed for selecting calls, or seed of the first random "
                         "program (default: a random seed, which is printed)")
@@ -82,11 +95,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare the calls, print the divergences, and return the exit status."""
+    if arguments.probes:
+        refuse_for_probes(arguments)
+    if arguments.suite:
+        refuse_for_suite(arguments)
     if arguments.dtrace is not None:
         refuse_others(arguments)
     image = with_disks(catalog.find(arguments.kernel, arguments.module), [], arguments.base)
     if arguments.dtrace is not None:
-        return judge_programs(image, parse_size(arguments.memory), _seed(arguments), arguments)
+        compare = (compare_probes if arguments.probes else run_suite if arguments.suite
+                   else judge_programs)
+        return compare(image, parse_size(arguments.memory), _seed(arguments), arguments)
     if arguments.system:
         image = with_test_program(image)
     memory = parse_size(arguments.memory)

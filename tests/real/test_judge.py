@@ -74,3 +74,71 @@ def test_the_command_counts_what_agrees(tmp_path, monkeypatch):
     assert (found["programs"], found["agree"], found["refused_by_both"]) == (3, 1, 1)
     assert found["differ"] == [] and "cannot be typed" in found["not_compared"][0]["why"]
     assert done.returncode == 1
+
+
+COUNTS = """#pragma D option quiet
+syscall:::entry /execname == "ls"/ { @calls[probefunc] = count(); }
+vfs:::, io::: /execname == "ls"/ { @[probeprov, probefunc, probename] = count(); }
+"""
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_a_workload_has_the_same_events_for_both(arch, tmp_path):
+    image = with_base(arch)
+    (tmp_path / "counts.d").write_text(COUNTS)
+    done = run("kinst", "xval", "-k", str(image.path), "--base", "--json", "--dtrace",
+               str(tmp_path), "-c", "$ ls -l /etc")
+    found = json.loads(done.stdout)
+    assert found["agree"] == 1, done.stdout
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_lists_of_probes_differ_only_for_known_reasons(arch):
+    image = with_base(arch)
+    done = run("kinst", "xval", "-k", str(image.path), "--base", "--json", "--dtrace", "--probes",
+               "--random", "40", "--seed", "5")
+    found = json.loads(done.stdout)
+    assert found["unexplained"] == 0, [
+        line for table in ("names", "details") for one in found[table].values()
+        for line in one["unexplained"]]
+    assert found["names"]["fbt"]["dtrace"] > 30000  # static functions, too
+    assert found["names"]["kinst"]["equal"] > 1000
+    for provider in ("syscall", "sdt", "profile", "proc", "sched", "vfs", "io", "ip", "tcp", "udp",
+                     "lockstat"):
+        assert found["names"][provider]["equal"] == found["names"][provider]["dtrace"], provider
+
+
+def test_the_suite_is_judged_by_its_own_rules(tmp_path):
+    image = with_base("amd64")
+    (tmp_path / "aggs").mkdir()
+    (tmp_path / "aggs" / "tst.both.d").write_text(
+        "#pragma D option quiet\nBEGIN { trace(1 + 2); exit(0); }\n")
+    (tmp_path / "aggs" / "tst.both.d.out").write_text("3\n")
+    (tmp_path / "aggs" / "err.D_IDENT_UNDEF.both.d").write_text("BEGIN { trace(nosuch); }\n")
+    (tmp_path / "aggs" / "tst.neither.d").write_text("BEGIN { exit(1); }\n")
+    (tmp_path / "aggs" / "tst.event.d").write_text(
+        "syscall::read:entry { exit(0); }\n")
+    (tmp_path / "aggs" / "tst.script.ksh").write_text("exit 0\n")
+    done = run("kinst", "xval", "-k", str(image.path), "--base", "--json", "--dtrace",
+               str(tmp_path), "--suite")
+    found = json.loads(done.stdout)
+    assert {one["name"].partition("/")[2]: one["word"] for one in found["tests"]} == {
+        "tst.both.d": "both pass", "err.D_IDENT_UNDEF.both.d": "both pass",
+        "tst.neither.d": "neither passes", "tst.event.d": "both pass"}
+    assert found["classes"]["aggs"]["shell scripts"] == 1
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_buffers_are_consumed_while_the_guest_waits(arch, tmp_path):
+    """clear() between the firings of a timer takes effect before the next one."""
+    image = with_base(arch)
+    path = tmp_path / "clear.d"
+    path.write_text(
+        "#pragma D option quiet\n#pragma D option aggrate=1ms\n#pragma D option switchrate=50ms\n"
+        "tick-100ms { @ = sum(1); n++; }\n"
+        "tick-100ms /n == 5/ { clear(@); }\n"
+        "tick-100ms /n == 8/ { printa(\"%@d\\n\", @); exit(0); }\n")
+    for workload in ([], ["-c", "$ sleep 5"]):
+        done = run("kdtrace", "-k", str(image.path), "--base", "-s", str(path), *workload)
+        assert done.stdout.strip() == "3", done.stdout + done.stderr

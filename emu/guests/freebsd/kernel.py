@@ -66,9 +66,17 @@ SESSION = ConsoleSession(
     # output, dtrace(1) loses records that are as old as the buffer's last switch; on riscv64, its
     # clock advances only with the timer's tick.
     judge="stty -opost; (trap '' PIPE; exec tee 2>/dev/null) | "
-          f"dtrace -x temporal=no -s /dev/stdin 2>/tmp/errors; {STATUS}; "
+          f"dtrace -x temporal=no {{}} -s /dev/stdin 2>/tmp/errors; {STATUS}; "
           r"while IFS= read -r line || [ -n "
-          r'''"$line" ]; do printf '%s\n' "$line"; done </tmp/errors; stty opost''')
+          r'''"$line" ]; do printf '%s\n' "$line"; done </tmp/errors; stty opost''',
+    # The console is slow: awk(1) leaves out what is repeated.
+    listing="stty -opost; cat >/tmp/probes.d; "
+            "{ dtrace {} -s /tmp/probes.d 2>/tmp/errors; echo $? >/tmp/status; } | awk '"
+            r"""/^ *[0-9]+ / { n = $NF; $1 = $NF = ""; if ($0 == p) printf " %s", n; """
+            r"""else printf "\n%s,%s", $0, n; p = $0 } """
+            r"""/^\t/ { gsub(/^[\t ]+/, ""); if ($0 != "") printf "\n=%s", $0; p = "" } """
+            r"""END { print "" }'; """
+            f"sed 's/^/!/' /tmp/errors; (exit $(cat /tmp/status)); {STATUS}; stty opost")
 # The time in the version string, from date(1) (sys/conf/newvers.sh)
 BUILT = (rb"[A-Z][a-z]{2} (?P<month>[A-Z][a-z]{2}) {1,2}(?P<day>\d{1,2}) "
          rb"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d) [A-Z]{1,5} (?P<year>\d{4})")
