@@ -142,3 +142,9 @@ def test_buffers_are_consumed_while_the_guest_waits(arch, tmp_path):
     for workload in ([], ["-c", "$ sleep 5"]):
         done = run("kdtrace", "-k", str(image.path), "--base", "-s", str(path), *workload)
         assert done.stdout.strip() == "3", done.stdout + done.stderr
+
+
+def test_the_name_of_an_ifunc_selects_its_implementation():
+    image = real_kernel("amd64")
+    done = run("kdtrace", "-k", str(image.path), "-l", "-n", "fbt::memset:entry")
+    assert done.stdout.split()[-3:-1] == ["kernel", "memset_std"], done.stdout + done.stderr
