@@ -78,15 +78,16 @@ class GuestTracer:
         """Return the probes of a program's descriptions, as ``ConsoleSession.listing`` prints them.
 
         :param options: ``-l`` or ``-lv``.
-        :raises TracerError: the program cannot be typed, or the list has no end.
+        :raises TracerError: the program cannot be typed, or the list is empty or has no end.
         """
         self.machine.back_to(self._ready)
         self._start(self._session.listing.replace("{}", options))
         judged = self._typed(program, LIST_LIMIT)
         if judged.status is None:
             raise TracerError(f"dtrace(1) does not end its list of probes: {judged.errors.strip()}")
-        if judged.status and not judged.output.strip().startswith(" "):
-            said = next((line[1:] for line in judged.output.splitlines() if line[:1] == "!"), "")
+        lines = judged.output.splitlines()
+        if not any(line[:1] == " " for line in lines):
+            said = next((line[1:] for line in lines if line[:1] == "!"), "")
             raise TracerError(f"dtrace(1) lists no probes: {said or judged.errors.strip()}")
         return judged.output
 

@@ -12,7 +12,6 @@ from typing import Protocol
 
 Probe = tuple[str, ...]  # what precedes the name, without empty parts, and the name
 Details = tuple[str, ...]  # the lines that -v adds for a probe
-UNKNOWN = "no known reason"
 KERNEL = "kernel"
 ARGUMENT = re.compile(r"args\[\d+\]: ")
 NONE = "None"  # stands for no arguments
@@ -87,8 +86,7 @@ ONLY_THEIRS = (
     Reason("a malloc type of a module that the guest has loaded",
            lambda probe, facts: probe[0] == "dtmalloc" and facts.in_a_module(probe[1])),
     Reason("a provider that is a module of the guest",
-           lambda probe, facts: facts.is_module(f"dt{probe[0]}") and not facts.is_module(probe[0])
-           and probe[0] != "malloc"),
+           lambda probe, facts: facts.is_module(f"dt{probe[0]}")),
     Reason("excluded: DTrace itself may run through the function; kdtrace needs --unsafe",
            _kdtrace_says("is excluded")),
     Reason("a loop begins at the function's first instruction, so the probe would fire in each "

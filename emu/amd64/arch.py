@@ -56,6 +56,7 @@ class Amd64(Arch):
     # DWARF register numbers: System V ABI, AMD64 supplement, figure 3.36.
     dwarf_registers = ("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10",
                        "r11", "r12", "r13", "r14", "r15")
+    saves_frame = ("push rbp",)
     frame_record = ("rbp", 0, 8)
     relocatable_modules = True  # in amd64 kernels, kern/link_elf_obj.c loads relocatable files
     watches_before = False  # SDM volume 3, 18.2.4: data breakpoints trap after the access

@@ -52,6 +52,8 @@ class Arch(ABC):
     dwarf_registers: ClassVar[tuple[str, ...]]  # general registers, indexed by DWARF number
     # Register whose DWARF number compilers also use for the register that is always zero, if any.
     zero_alias: ClassVar[str | None] = None
+    # Beginnings of the disassembled instruction that saves the caller's frame or return address
+    saves_frame: ClassVar[tuple[str, ...]]
     # Frame record of a function: the register that points to the record, the offset of the caller's
     # value of this register, and the offset of the return address.
     frame_record: ClassVar[tuple[str, int, int]]

@@ -43,6 +43,7 @@ class Arm64(Arch):
     # DWARF register numbers: DWARF for the Arm 64-bit Architecture, 4.1.
     dwarf_registers = (*(f"x{i}" for i in range(31)), "sp")
     zero_alias = "sp"  # as in the encoding of instructions, 31 is sp or xzr
+    saves_frame = ("stp x29, x30,",)
     frame_record = ("x29", 0, 8)
     relocatable_modules = False
     # Assemble at address 0: elsewhere, Keystone subtracts the address from the immediates of ADR

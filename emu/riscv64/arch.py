@@ -56,6 +56,7 @@ class Riscv64(Arch):
     dwarf_registers = ("", "ra", "sp", "gp", "tp", "t0", "t1", "t2", "s0", "s1",
                        *(f"a{i}" for i in range(8)), *(f"s{i}" for i in range(2, 12)),
                        "t3", "t4", "t5", "t6")
+    saves_frame = ("sd ra,", "c.sd ra,", "c.sdsp ra,")
     frame_record = ("s0", -16, -8)
     relocatable_modules = False
     watches_before = True  # debug specification, 5.7.3: mcontrol6 with timing "before"

@@ -49,9 +49,6 @@ MOST_MODULE = 1 << 26  # maximum size of a module in bytes
 MOST_SHOWN = 20  # maximum number of unexplained differences shown for a provider
 LONGEST = 15  # maximum size of an instruction in bytes
 EVERYTHING = ":::\n{\n}\n"
-# Instructions by which a function saves its caller's frame or return address
-FRAME = {"amd64": re.compile("push rbp$"), "arm64": re.compile("stp x29, x30,"),
-         "riscv64": re.compile(r"(?:c\.)?sd(?:sp)? ra,")}
 FAILED = re.compile(r"failed to match (\S+): (.*)")
 
 
@@ -156,8 +153,8 @@ class KernelFacts:
     def returns_before_frame(self, function: str) -> bool:
         """See ``Facts``."""
         for code in self._codes(function):
-            first = next((n for n, i in enumerate(code) if FRAME[self._arch.name].match(
-                self._arch.disassemble(i.code, i.address))), 0)
+            first = next((n for n, i in enumerate(code) if self._arch.disassemble(
+                i.code, i.address).startswith(self._arch.saves_frame)), 0)
             if first and self._returns(code) and not self._returns(code[first:]):
                 return True
         return False
@@ -212,6 +209,7 @@ class Lists:
     image: Image
     memory: int
     tracer: GuestTracer
+    facts: KernelFacts
 
     def both(self, program: str, options: str
              ) -> tuple[dict[Probe, list[Details]], dict[Probe, list[Details]]]:
@@ -220,12 +218,9 @@ class Lists:
         :raises KinstError: a list cannot be made.
         """
         try:
-            text = self.tracer.listed(program, options)
-            theirs = parse(text)
+            theirs = parse(self.tracer.listed(program, options))
         except ValueError as error:
             raise KinstError(f"dtrace(1) prints an unexpected list of probes: {error}") from None
-        if not theirs:
-            raise KinstError(f"dtrace(1) lists no probes: {text.strip()[:200]}")
         outcome = kdtrace(self.image.path, self.memory, program, [options])
         found = parse_plain(outcome.output)
         if not found:
@@ -256,7 +251,8 @@ class ProbesTask(Task[Item, dict[str, Compared], Lists]):
         image = catalog.find(self.kernel)
         check_identity(image, self.identity)
         image = with_disks(image, [], base=True)
-        return Lists(image, self.memory, GuestTracer(image, self.memory))
+        return Lists(image, self.memory, GuestTracer(image, self.memory),
+                     KernelFacts(image, self.memory))
 
     def results(self, prepared: Lists, items: Sequence[Item]) -> list[dict[str, Compared]]:
         """Compare the lists of programs."""
@@ -265,9 +261,9 @@ class ProbesTask(Task[Item, dict[str, Compared], Lists]):
 
 def _compared(lists: Lists, options: str, program: str) -> dict[str, Compared]:
     theirs, found = lists.both(program, options)
-    facts = KernelFacts(lists.image, lists.memory)
-    facts.ask_why([probe for probe in theirs if len(theirs[probe]) > len(found.get(probe, ()))])
-    return compare(theirs, found, facts)
+    lists.facts.ask_why([probe for probe, places in theirs.items()
+                         if len(places) > len(found.get(probe, ()))])
+    return compare(theirs, found, lists.facts)
 
 
 def compare_probes(image: Image, memory: int, seed: int, arguments: argparse.Namespace) -> int:
