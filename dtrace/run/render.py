@@ -432,8 +432,11 @@ class Typed:
             if member.width is not None and isinstance(base, Integer):
                 if member.width % 8 or member.offset % 8 or member.width // 8 != size:
                     bits = (member.offset % 8, member.width)
-                    suffix = f" :{member.width}"
                     size = (member.offset % 8 + member.width + 7) // 8
+                    # dtrace(1) gives a bit-field declared in D the smallest type with room for it.
+                    if member.offset % 8 or member.width not in (8, 16, 32, 64) \
+                            or not kind.of_program:
+                        suffix = f" :{member.width}"
                 if kind.name and not kind.of_program and member.width != 8 * base.size:
                     name = f"{base.name} bitfield "
             if member.width is not None and isinstance(base, Enumeration) and (

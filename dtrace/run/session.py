@@ -244,7 +244,7 @@ class Session(LinkedPrograms):
         begin = self._named("BEGIN")
         if begin is not None:
             self._fire_in_tracer(begin)
-        self._consume()
+        self._consume(beginning=self.stopped)
 
     def _end(self) -> None:
         self._wait_for_status()
@@ -333,20 +333,26 @@ class Session(LinkedPrograms):
 
     # -- consuming ---------------------------------------------------------------------------------
 
-    def _consume(self, last: bool = False) -> None:
-        """Print the buffered data; unless ``bufpolicy`` is "switch", print only at the end."""
+    def _consume(self, last: bool = False, beginning: bool = False) -> None:
+        """Print the buffered data; unless ``bufpolicy`` is "switch", print only at the end.
+
+        :param beginning: whether BEGIN ended the trace: its rows then precede those of ERROR.
+        """
         if self.options.text("bufpolicy") != "switch" and not last:
             return
         self._busy = True
         try:
-            self._print()
+            self._print(beginning)
         finally:
             self._busy = False
 
-    def _print(self) -> None:
+    def _print(self, beginning: bool) -> None:
         self._drops(self.consumer.table.merge(
             self.compiler.aggregations, self.runtime.aggregated(), self.symbols.start))
         self._take()
+        if beginning:
+            self._records.sort(key=lambda record: not isinstance(record, Failure)
+                               and record[0].probe.name != "BEGIN")
         records, done = self._records, 0
         try:
             for done, record in enumerate(records, 1):

@@ -102,7 +102,7 @@ class Specifiers:
             return INT
         longs = min(attributes.count("long"), 2)
         sized = ("short " * ("short" in attributes) + "long " * longs)
-        word = "" if sized and self.word in ("", "int") else self.word or "int"
+        word = "" if sized and self.word in ("", "int") else self.word
         name = ("signed " * ("signed" in attributes) + "unsigned " * ("unsigned" in attributes)
                 + sized + word)
         found = universe.own(name.strip())

@@ -97,6 +97,19 @@ FOUND = {
         "struct s {\n    int a = 0\n    unsigned int c :23 = 0\n}\n", ""),
     "a constant of an unsigned type is widened with zeros": (
         f"{QUIET}BEGIN {{ printf(\"%d\", (long)~(0100000u)); }}\n", 0, "4294934527\n", ""),
+    "a bit-field of a whole number of bytes is printed as a number, unless it begins in a byte": (
+        "#pragma D option quiet\nstruct s { int a : 3; int b : 8; char c : 8; int d : 16; "
+        "int e : 24; };\nstruct s x;\n"
+        "BEGIN { x.a = -1; x.b = 0x41; x.c = 'A'; x.d = 3; x.e = 4; print(x); }\n",
+        0, "struct s {\n    int a :3 = 0x7\n    int b = 0x41\n    char c = 'A'\n    int d = 0x3\n"
+        "    int e :24 = 0x4\n}\n", ""),
+    "unsigned and unsigned int are two names": (
+        "#pragma D option quiet\nBEGIN { print((unsigned)1); print((unsigned int)1); "
+        "print((signed)1); }\n", 0, "unsigned 0x1\nunsigned int 0x1\nsigned 0x1\n\n", ""),
+    "when BEGIN ends the trace, its rows come before those of ERROR": (
+        f"{QUIET}BEGIN {{ trace(*(int *)0); }}\nBEGIN {{ trace(1); exit(0); }}\n"
+        "ERROR { trace(2); }\nEND { trace(3); }\n", 0, "123\n",
+        f"{NULL}#1 at offset N\n"),
     "a short number has a sign": (
         f'{QUIET}BEGIN {{ printf("[%+hd|% hd|%+hd|%+hu]", (short)5, (short)7, (short)-1, '
         '(unsigned short)1); }\n', 0, "[+5| 7|+65535|1]\n", ""),
