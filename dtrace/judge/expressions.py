@@ -44,6 +44,8 @@ class Scope:
     :ivar functions: names of inline functions with an integer parameter, such as ``twice``.
     :ivar translated: translators: name of the result's structure -> its members.
     :ivar sizes: operands of ``sizeof`` and calls of ``offsetof()``.
+    :ivar joins: whether strjoin() may be called.  Its value in FreeBSD is undefined if the string
+        and its final zero have exactly the maximum size, so it is not used with small sizes.
     """
 
     integers: dict[str, str] = field(default_factory=dict)
@@ -54,6 +56,7 @@ class Scope:
     functions: list[str] = field(default_factory=list)
     translated: dict[str, tuple[str, ...]] = field(default_factory=dict)
     sizes: list[str] = field(default_factory=list)
+    joins: bool = True
 
     def without(self, prefix: str) -> "Scope":
         """Return the scope without the variables whose names begin with a text.
@@ -126,7 +129,7 @@ class Expressions:
         elif form == "member" and self.scope.members:
             pieces = (choose.choice(self.scope.members),)
         elif form == "inline" and self.scope.functions:
-            pieces = (f"{choose.choice(self.scope.functions)}[", one(), "]")
+            pieces = (f"{choose.choice(self.scope.functions)}[", self._argument(deeper), "]")
         elif form == "translated" and self.scope.translated:
             name = choose.choice(list(self.scope.translated))
             member = choose.choice(self.scope.translated[name])
@@ -140,6 +143,17 @@ class Expressions:
             pieces = (choose.choice((f"{name}++", f"{name}--", f"++{name}", f"--{name}")),)
         return Node("int", pieces)
 
+    def _argument(self, depth: int) -> Node:
+        """Return an argument of an inline function.
+
+        It calls no inline function: FreeBSD's dtrace(1) compiles ``f[f[1]]`` into code that reads
+        registers which were never set.
+        """
+        names, self.scope.functions = self.scope.functions, []
+        argument = self.integer(depth)
+        self.scope.functions = names
+        return argument
+
     def string(self, depth: int) -> Node:
         """Return a random expression with a string value."""
         choose = self.random
@@ -152,6 +166,8 @@ class Expressions:
         form = choose.choice(("join", "part", "token", "path", "digits", "case", "search",
                               "conditional", "table"))
         pieces: tuple[str | Node, ...]
+        if form in ("join", "token") and not self.scope.joins:
+            return self.string(0)
         if form == "join":
             pieces = ("strjoin(", other(), ", ", other(), ")")
         elif form == "part":

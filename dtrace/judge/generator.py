@@ -231,7 +231,9 @@ def _options(w: Writer) -> list[Node]:
             "aggsortpos=1", "aggsortkeypos=1", "nspec=2", "aggsize=64k", "bufsize=1m",
             "switchrate=100ms", "aggrate=50ms", "statusrate=200ms")))
     if choose.random() < 0.05:
-        options.append(f"strsize={choose.choice((4, 8, 16, 64, 512))}")
+        size = choose.choice((4, 8, 16, 64, 512))
+        w.scope.joins = size > 64
+        options.append(f"strsize={size}")
     return [Node("option", (f"#pragma D option {name}\n",), optional=True) for name in options]
 
 

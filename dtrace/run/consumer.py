@@ -386,16 +386,17 @@ class Consumer:
     @staticmethod
     def _widths(entry: Entry) -> list[int]:
         sizes = {1: 3, 2: 5, 4: 8, 8: 16}
-        return [16 if part.text else sizes.get(part.size, 16) for part in entry.key]
+        return [sizes.get(part.size, 16) for part in entry.key]
 
     def _heads(self, entry: Entry) -> str:
         """Format the key of a row; the type of each element determines the width of its column."""
         out = []
         for part, wide in zip(entry.key, self._widths(entry), strict=True):
-            if part.text:
-                out.append(f" {render.decoded(part.content):>16}")
+            whole = part.content.ljust(part.size, b"\0")
+            if part.size not in (1, 2, 4, 8):
+                out.append(render.octets(whole, False, self.options.given("rawbytes"), -16))
             else:
-                value = int.from_bytes(part.content, "little", signed=part.size >= 4)
+                value = int.from_bytes(whole, "little", signed=part.size >= 4)
                 out.append(f" {value:{wide}d}")
         return "".join(out)
 

@@ -100,16 +100,21 @@ def traced(content: bytes, quiet: bool, raw: bool, width_: int = TRACE_WIDTH) ->
 
 
 def octets(content: bytes, quiet: bool, raw: bool, width_: int) -> str:
-    """Format bytes that look like a string as a string, and other bytes as a hex dump."""
+    """Format bytes that look like a string as a string, and other bytes as a hex dump.
+
+    :param width_: width of the column, negative if the string is at its right side.
+    """
     if raw:
         return dump(content)
     for at, byte in enumerate(content):
         if byte == 0 and at and not any(content[at:]):
             text = decoded(content[:at])
-            return text if quiet else f"  {text:<{width_}}"
+            if quiet:
+                return text
+            return f" {text:>{-width_}}" if width_ < 0 else f"  {text:<{width_}}"
         if byte not in TEXT:
             return dump(content)
-    return f"  {decoded(content):<{width_}}"
+    return f"  {decoded(content):<{abs(width_)}}"
 
 
 def dump(content: bytes) -> str:

@@ -72,6 +72,7 @@ class Session(LinkedPrograms):
             self.consumer = Structured(
                 self.options, self.symbols, self.out, self.say, sink=self.sink)
         self.interrupted = False
+        self._only_begin = False  # whether BEGIN has ended the trace
         self._busy = False  # whether output or a firing of DTrace's own probes is in progress
         self._interpreter: Interpreter | None = None
 
@@ -244,7 +245,10 @@ class Session(LinkedPrograms):
         begin = self._named("BEGIN")
         if begin is not None:
             self._fire_in_tracer(begin)
-        self._consume(beginning=self.stopped)
+        # If BEGIN ends the trace, dtrace(1) consumes nothing before END has fired.
+        self._only_begin = self.stopped
+        if not self._only_begin:
+            self._consume()
 
     def _end(self) -> None:
         self._wait_for_status()
@@ -333,26 +337,22 @@ class Session(LinkedPrograms):
 
     # -- consuming ---------------------------------------------------------------------------------
 
-    def _consume(self, last: bool = False, beginning: bool = False) -> None:
-        """Print the buffered data; unless ``bufpolicy`` is "switch", print only at the end.
-
-        :param beginning: whether BEGIN ended the trace: its rows then precede those of ERROR.
-        """
+    def _consume(self, last: bool = False) -> None:
+        """Print the buffered data; unless ``bufpolicy`` is "switch", print only at the end."""
         if self.options.text("bufpolicy") != "switch" and not last:
             return
         self._busy = True
         try:
-            self._print(beginning)
+            self._print()
         finally:
             self._busy = False
 
-    def _print(self, beginning: bool) -> None:
+    def _print(self) -> None:
         self._drops(self.consumer.table.merge(
             self.compiler.aggregations, self.runtime.aggregated(), self.symbols.start))
         self._take()
-        if beginning:
-            self._records.sort(key=lambda record: not isinstance(record, Failure)
-                               and record[0].probe.name != "BEGIN")
+        if self._only_begin:
+            self._records.sort(key=lambda record: not _is_of_begin(record))
         records, done = self._records, 0
         try:
             for done, record in enumerate(records, 1):
@@ -394,3 +394,7 @@ class Session(LinkedPrograms):
                          + f"{count} {text.format(s='s' * (count > 1))}")
 
 
+def _is_of_begin(record: tuple[Enabled, int, bytes, int] | Failure) -> bool:
+    """Return whether BEGIN wrote a record or caused a fault."""
+    enabled = record.enabled if isinstance(record, Failure) else record[0]
+    return enabled is not None and enabled.probe.name == "BEGIN"

@@ -254,40 +254,56 @@ class ExpressionCode(ValueCode):
         self._work += sum(sizes)
         self.storage.work_size = max(self.storage.work_size, self._work)
         at, slot = start, None
-        for e in keys:
+        # DTrace copies the parts of a variable's key when all of them have been evaluated.
+        kept = [] if before_each is not None or all(map(is_scalar, (k.kind for k in keys[:-1]))) \
+            else [self._kept(e) for e in keys]
+        for number, e in enumerate(keys):
             if before_each is not None:
                 before_each()
+            before = kept[number] if kept else None
             if slot is None and not is_string(e.kind):
-                self._put_part(e, Region.WORK, at)
+                self._put_part(e, before, Region.WORK, at)
                 at += self.part_size(e)
                 continue
             if slot is None:
                 self.out.address(0, Region.WORK, at)
                 slot = self.keep(e.place)
             if is_string(e.kind):
-                self.value(e)
+                self._value_of(e, before)
                 self.out.move(2, 0)
                 self.out.load(1, FRAME, slot)
                 self.out.storing = before_each is not None
                 self.out.helper(Helper.KEY_TEXT)
                 self.out.storing = False
             else:
-                self._put_part(e, None, slot)
+                self._put_part(e, before, None, slot)
                 self.out.load(0, FRAME, slot)
                 self.out.alu_constant(Alu.ADD, 0, self.part_size(e))
             self.out.store(FRAME, slot, 0)
         self._work = start
-        if slot is not None:
-            self.drop()
+        self.drop(len(kept) + (slot is not None))
         return start, at - start, slot
+
+    def _kept(self, e: syntax.Expression) -> int:
+        """Emit code that evaluates an expression, and return the slot with its value."""
+        self.value(e)
+        return self.keep(e.place)
 
     def part_size(self, e: syntax.Expression) -> int:
         """Return the maximum size in bytes that a value has in a key."""
         return self.storage.key_size(e.kind)
 
-    def _put_part(self, e: syntax.Expression, region: Region | None, at: int) -> None:
+    def _value_of(self, e: syntax.Expression, kept: int | None) -> None:
+        """Emit code that evaluates an expression, or loads the value from the slot with it."""
+        if kept is None:
+            self.value(e)
+        else:
+            self.out.load(0, FRAME, kept)
+
+    def _put_part(self, e: syntax.Expression, kept: int | None, region: Region | None, at: int
+                  ) -> None:
         """Emit code that puts a value into a key, at the location that ``place_part`` computes."""
-        self.value(e)
+        self._value_of(e, kept)
         self.place_part(region, at)
         if is_scalar(e.kind):
             self.out.extend(0, width(e.kind), False)

@@ -110,6 +110,20 @@ FOUND = {
         f"{QUIET}BEGIN {{ trace(*(int *)0); }}\nBEGIN {{ trace(1); exit(0); }}\n"
         "ERROR { trace(2); }\nEND { trace(3); }\n", 0, "123\n",
         f"{NULL}#1 at offset N\n"),
+    "all keys of a variable are evaluated before one of them is copied": (
+        f'{QUIET}string s; string t[string, int]; int v;\n'
+        'BEGIN { s = t[strtok(strjoin(s, ""), "a"), v--]; }\nEND { trace(v); }\n', 0, "-1\n",
+        f"{NULL}#1 at offset N\n"),
+    "when BEGIN ends the trace, nothing is consumed before END": (
+        f"{QUIET}BEGIN {{ @ = count(); printa(@); exit(2); }}\nEND {{ @ = count(); }}\n", 2,
+        f"\n{2:17}\n\n", ""),
+    "a key that is not a string is printed as bytes, also in packed rows": (
+        '#pragma D option quiet\n#pragma D option strsize=3\n#pragma D option agghist\n'
+        'string t[int];\nBEGIN { @[t[1], 5] = count(); }\n', 0,
+        "\n\n                       key  ------------- Distribution ------------- count    \n"
+        "\n             0  1  2  3  4  5  6  7  8  9  a  b  c  d  e  f  0123456789abcdef\n"
+        "         0: 00 00 00                                         ...\n"
+        "        5 |@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@ 1        \n", ""),
     "a short number has a sign": (
         f'{QUIET}BEGIN {{ printf("[%+hd|% hd|%+hd|%+hu]", (short)5, (short)7, (short)-1, '
         '(unsigned short)1); }\n', 0, "[+5| 7|+65535|1]\n", ""),
