@@ -597,14 +597,13 @@ class ExpressionCode(ValueCode):
         self.out.branch(table[operator], 0, 1, to)
 
     def _ternary(self, e: syntax.Ternary) -> None:
+        """Emit code for a conditional expression; as in DTrace, the result is not converted."""
         end, otherwise = self.out.label(), self.out.label()
         self.condition(e.condition, otherwise)
         self.value(e.then)
-        self.convert(e.then.kind, e.kind)
         self.out.jump(end)
         self.out.place(otherwise)
         self.value(e.otherwise)
-        self.convert(e.otherwise.kind, e.kind)
         self.out.place(end)
 
     # -- assignment --------------------------------------------------------------------------------

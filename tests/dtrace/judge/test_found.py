@@ -124,6 +124,9 @@ FOUND = {
         "\n             0  1  2  3  4  5  6  7  8  9  a  b  c  d  e  f  0123456789abcdef\n"
         "         0: 00 00 00                                         ...\n"
         "        5 |@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@ 1        \n", ""),
+    "the value of a conditional expression is not converted": (
+        f"{QUIET}unsigned int v; long x;\nBEGIN {{ v--; x = (v ? v : 1); trace(x); }}\n", 0,
+        "-1\n", ""),
     "a short number has a sign": (
         f'{QUIET}BEGIN {{ printf("[%+hd|% hd|%+hd|%+hu]", (short)5, (short)7, (short)-1, '
         '(unsigned short)1); }\n', 0, "[+5| 7|+65535|1]\n", ""),
