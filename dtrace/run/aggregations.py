@@ -43,7 +43,7 @@ class Part:
     @property
     def order(self) -> tuple[int, int, bytes]:
         """Sort key of the element: size, then value (an unsigned integer or bytes)."""
-        if not self.text and self.size in (1, 2, 4, 8):
+        if self.size in (1, 2, 4, 8):  # also strings of these sizes, as in dtrace(1)
             return self.size, self.number, b""
         return self.size, 0, self.content
 

@@ -32,6 +32,7 @@ from dtrace.run.aggregations import (
 from dtrace.run.render import ConvertedValue, Symbols, Typed
 from emu.host.append_file import appending
 
+MOST_POWER = 10**18  # greatest power of ten that a 64-bit number can hold
 FAULTS = {
     Fault.BAD_ADDRESS: "invalid address", Fault.BAD_ALIGNMENT: "invalid alignment",
     Fault.ILLEGAL_OPERATION: "illegal operation", Fault.DIVIDE_BY_ZERO: "divide-by-zero",
@@ -476,5 +477,6 @@ def _digits(value: int) -> int:
     while power < abs(value):
         wide += 1
         power *= 10
-    return max(wide, 4)
+    # dtrace(1) counts one more digit: its power of ten overflows.
+    return max(wide + (power > MOST_POWER), 4)
 

@@ -127,6 +127,14 @@ FOUND = {
     "the value of a conditional expression is not converted": (
         f"{QUIET}unsigned int v; long x;\nBEGIN {{ v--; x = (v ? v : 1); trace(x); }}\n", 0,
         "-1\n", ""),
+    "short strings are sorted as numbers": (
+        f'{QUIET}#pragma D option strsize=4\nBEGIN {{ @["a"] = count(); @["922"] = count(); }}\n', 0,
+        f"\n{97:9}{1:17}\n{3289657:9}{1:17}\n", ""),
+    "a packed column of 19 digits is wider by one": (
+        '#pragma D option quiet\n#pragma D option aggpack\n'
+        'BEGIN { @["a"] = quantize(1ull << 61); }\n', 0,
+        "\n\n              key                  min .---. max                  | count\n"
+        "                a  1152921504606846976 : █ : 4611686018427387904  | 1\n", ""),
     "a short number has a sign": (
         f'{QUIET}BEGIN {{ printf("[%+hd|% hd|%+hd|%+hu]", (short)5, (short)7, (short)-1, '
         '(unsigned short)1); }\n', 0, "[+5| 7|+65535|1]\n", ""),
