@@ -128,8 +128,8 @@ FOUND = {
         f"{QUIET}unsigned int v; long x;\nBEGIN {{ v--; x = (v ? v : 1); trace(x); }}\n", 0,
         "-1\n", ""),
     "short strings are sorted as numbers": (
-        f'{QUIET}#pragma D option strsize=4\nBEGIN {{ @["a"] = count(); @["922"] = count(); }}\n', 0,
-        f"\n{97:9}{1:17}\n{3289657:9}{1:17}\n", ""),
+        f'{QUIET}#pragma D option strsize=4\nBEGIN {{ @["a"] = count(); @["922"] = count(); }}\n',
+        0, f"\n{97:9}{1:17}\n{3289657:9}{1:17}\n", ""),
     "a packed column of 19 digits is wider by one": (
         '#pragma D option quiet\n#pragma D option aggpack\n'
         'BEGIN { @["a"] = quantize(1ull << 61); }\n', 0,
