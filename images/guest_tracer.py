@@ -5,23 +5,27 @@ is stopped when the tracer waits for it; each program with the same options begi
 """
 
 import re
+import shlex
 from dataclasses import dataclass
 
 from emu.elf.image import Image
 from emu.host.errors import KinstError
-from emu.machine.machine import StopReason
+from emu.host.printable import plain
+from emu.machine.machine import Stop, StopReason
 from emu.unicorn.mark import StateMark
 from images.boots import LIMIT, booted
 from images.login import ConsoleReader, quoted_last_line
 from images.shell import run_command
 
 STATUS = re.compile(rb"\033\]133;D;(\d+)\007")
+DONE = re.compile(r" ?\[\d+\] [+-]? ?(?:Done|Exit).*")  # what a shell says of a background command
 END_OF_FILE = b"\004"
 PROGRAM_LIMIT = 3_000_000_000  # maximum number of instructions for one program
 LIST_LIMIT = 100_000_000_000  # maximum number of instructions for one list of probes
 IDLE = 60 * 10**9  # idle virtual time in ns after which a program is abandoned
 STARTED = 10**9  # idle virtual time in ns after which dtrace(1) waits for its program
 READING = 10**8  # idle virtual time in ns after which all typed keys were read
+TRACES = "tracing has begun"  # what a program in the background prints first
 CHUNK = 1000  # number of bytes that are typed at once; the terminal's queue must hold them
 
 
@@ -91,6 +95,30 @@ class GuestTracer:
             raise TracerError(f"dtrace(1) lists no probes: {said or judged.errors.strip()}")
         return judged.output
 
+    def keep(self, program: str) -> None:
+        """Store a program in the guest; afterwards, the shell waits for a command.
+
+        :raises TracerError: the program cannot be typed.
+        """
+        self.machine.back_to(self._ready)
+        self._start(self._session.program)
+        self._type(program, PROGRAM_LIMIT)
+
+    def trace(self, program: str) -> None:
+        """Start to trace in the background; afterwards, the shell waits for a command.
+
+        :raises TracerError: the program cannot be typed, or dtrace(1) ends at once; the message
+            has what it printed.
+        """
+        self.keep(f'{program}\nBEGIN {{ printf("\\n{TRACES}\\n"); }}\n')
+        ran = run_command(self.machine, self._session.trace.replace("{}", TRACES), LIMIT)
+        if ran.status:
+            raise TracerError(said(ran.output))
+
+    def with_target(self, command: str) -> str:
+        """Return the shell command that traces another one with the stored program."""
+        return self._session.target.replace("{}", shlex.quote(command))
+
     def _start(self, command: str) -> None:
         """Type a command that waits for a program."""
         with ConsoleReader(self.machine) as reader:
@@ -102,31 +130,41 @@ class GuestTracer:
                 raise TracerError(f"{self.machine.image.path}: dtrace(1) does not start in the "
                                   f"base system; {quoted_last_line(self.machine)}")
 
-    def _typed(self, program: str, limit: int) -> Judged:
-        """Type a program, and run the machine until the shell's prompt."""
+    def _type(self, program: str, limit: int) -> Stop:
+        """Type a program and an end of file, and run the machine until the shell's prompt."""
         refused = next((c for c in program if not (c.isascii() and (c.isprintable() or c in "\n\t"))
                         ), None)
         if refused is not None:
             raise TracerError(f"a program with the character {refused!r} cannot be typed")
-        machine = self.machine
-        prompts = (machine.guest.boot.shell_prompt,)
-        begin = len(machine.console.text)
-        with ConsoleReader(machine) as reader:
+        prompts = (self.machine.guest.boot.shell_prompt,)
+        with ConsoleReader(self.machine) as reader:
             for part in _parts(program):
                 stop = reader.type(part, prompts, limit, READING)
                 if stop.reason is not StopReason.IDLE:
-                    break
-            else:
-                stop = reader.type(END_OF_FILE, prompts, limit, IDLE)
+                    return stop
+            return reader.type(END_OF_FILE, prompts, limit, IDLE)
+
+    def _typed(self, program: str, limit: int) -> Judged:
+        """Type a program, run the machine until the shell's prompt, and return the outcome."""
+        machine = self.machine
+        begin = len(machine.console.text)
+        stop = self._type(program, limit)
         text = bytes(machine.console.text[begin:])
         marks = list(STATUS.finditer(text))  # the program may print such a mark, too
         mark = marks[-1] if marks else None
         if stop.reason is not StopReason.CONSOLE or mark is None:
             return Judged(None, text.decode("utf-8", "backslashreplace"), f"{stop}\n")
         output = text[: mark.start()]
-        errors, _escape, _prompt = text[mark.end() :].partition(prompts[0].encode())
+        prompt = machine.guest.boot.shell_prompt.encode()
+        errors, _escape, _prompt = text[mark.end() :].partition(prompt)
         return Judged(int(mark[1]), output.decode("utf-8", "backslashreplace"),
                       errors.decode("utf-8", "backslashreplace"))
+
+
+def said(output: bytes) -> str:
+    """Return what dtrace(1) printed before it ended, in one line."""
+    text = plain(" ".join(output.decode("utf-8", "replace").split()))
+    return DONE.sub("", text) or "dtrace(1) has ended"
 
 
 def _parts(program: str) -> list[bytes]:

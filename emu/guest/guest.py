@@ -9,6 +9,7 @@ from emu.elf.image import Image
 from emu.elf.symbols import Symbol
 from emu.guest.hole import FindHole
 from emu.guest.static_probe import StaticProbe
+from emu.guest.tracer import TracerCode
 from emu.guest.user_memory import MapMembers, SignalFrame
 
 
@@ -506,6 +507,12 @@ class ConsoleSession(NamedTuple):
     :param listing: command that lists the probes of a D program, which is typed until an end of
         file, by the system's own tracer; its options replace ``{}``. The list is as in
         ``dtrace.judge.probe_lists.parse``.
+    :param program: command that reads a D program, which is typed until an end of file.
+    :param trace: command that starts the system's own tracer with that program in the background,
+        and waits until it prints a line which begins with the text that replaces ``{}``; if the
+        tracer ends before, the command fails and prints the tracer's messages.
+    :param target: command that runs the system's own tracer with that program and the command that
+        replaces ``{}``; if the tracer fails, it prints the messages.
     """
 
     reads: str
@@ -521,6 +528,9 @@ class ConsoleSession(NamedTuple):
     tracing: str
     judge: str
     listing: str
+    program: str
+    trace: str
+    target: str
 
 
 class GuestBoot(NamedTuple):
@@ -729,6 +739,7 @@ class GuestProbes(NamedTuple):
     :param locks: probes for locks; None: the kernel has none.
     :param allocations: probes for allocations; None: the kernel has none.
     :param unseen: (provider, pattern for names) -> note about probes that do not fire.
+    :param tracer: the kernel's own tracer; None: it is not known.
     """
 
     declared: Callable[[Image, VirtualMemory], list[StaticProbe]] | None = None
@@ -740,6 +751,7 @@ class GuestProbes(NamedTuple):
     locks: LockProbes | None = None
     allocations: AllocationProbes | None = None
     unseen: Mapping[tuple[str, str], str] = MappingProxyType({})
+    tracer: TracerCode | None = None
 
 
 class Guest(NamedTuple):

@@ -23,8 +23,14 @@ from kinst_emu.explain.steps.explained import (
     PAGE_FAULT,
     Asked,
     Explained,
+    ExplainedWay,
     explain,
     explain_way,
+)
+from kinst_emu.explain.steps.explained_tracing import (
+    explain_ours,
+    explain_tracing,
+    modules_of,
 )
 from kinst_emu.explain.view import animation
 from kinst_emu.explain.view.film import alone, film, together
@@ -35,6 +41,7 @@ from kinst_emu.explain.view.pictures import Pictures, pictures_of, stills, way_p
 from kinst_emu.explain.view.record_json import explained_as_json, step_as_json
 from kinst_emu.explain.view.scene import Moment
 from kinst_emu.explain.view.text import text, text_beside
+from kinst_emu.explain.view.tracing_page import OURS, tracing_page, tracing_text
 from kinst_emu.report.page_file import write_page
 from kinst_emu.terminal.terminal import check_writable, draws, parse_count, parse_size
 
@@ -44,6 +51,7 @@ EXAMPLES = (
     "kinst explain --arch all strlen:0 -c 'strlen(\"hello\")' --html three.html",
     "kinst explain -k kernel --of system-call open -c '$ cat /etc/motd'",
     "kinst explain -k kernel --of page-fault -c '$ cat /etc/motd' --html fault.html",
+    "kinst explain -k 15.0-RELEASE/amd64 --base --real malloc:8 -c '$ ls /' --html kinst.html",
     "kinst explain -k teaching/amd64 strtoul:25 -c 'strtoul(\" -0x12\", 0, 16)' --what-if copy",
 )
 ALL, COMMAND, FRAME = "all", "$", "frame"
@@ -79,6 +87,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("-n", dest="clause", metavar="CLAUSE", default="",
         help="D clause for the probe, in the form '[/PREDICATE/] { ACTIONS }'; the code of the "
         "clause is also explained (default: no clause)")
+    add("--real", action="store_true",
+        help="explain a firing of the kernel's own tracer: PLACE (also "
+        "PROVIDER:MODULE:FUNCTION:NAME) is traced by the base system's dtrace(1) with the clause "
+        "of -n while the command runs; needs --base or --disk (default: a firing of this "
+        "program's probes)")
+    add("--beside", action="store_true",
+        help="with --real: show the first firing of this program's probe at PLACE, a "
+        "FUNCTION:OFFSET, beside the kernel's (default: only the kernel's)")
     add("--what-if", choices=WHAT_IFS, default="",
         help="also show an incorrect implementation; copy: copy a position-dependent instruction "
         "unchanged; share: let two firings share one trampoline (default: show only the correct "
@@ -146,6 +162,8 @@ def run(arguments: argparse.Namespace) -> int:
                   parse_size(arguments.memory), tuple(arguments.sources))
     if arguments.arch is not None:
         return _beside(arguments, asked)
+    if arguments.real:
+        return _real(arguments, hit, limit)
     if kind in OF_COMMAND:
         return _way(arguments, arguments.place if kind == SYSTEM_CALL else kind, hit, limit)
     if arguments.kernel is None:
@@ -171,6 +189,8 @@ def _kind(arguments: argparse.Namespace) -> str:
     """Return the kind of explanation, a member of KINDS, that the options select."""
     if arguments.of is not None:
         return str(arguments.of)
+    if arguments.real:
+        return FIRING
     if arguments.runs or arguments.schedule is not None:
         return RUNS
     if arguments.place in (PAGE_FAULT, CONTEXT_SWITCH):
@@ -183,6 +203,8 @@ def _check(kind: str, arguments: argparse.Namespace) -> None:
 
     :raises KinstError: naming the option.
     """
+    if arguments.beside and not arguments.real:
+        raise KinstError("--beside: works only with --real")
     runs = bool(arguments.runs) or arguments.schedule is not None
     if runs and kind != RUNS:
         raise KinstError(f"--of {kind}: cannot be combined with --run or --schedule; use --of "
@@ -195,7 +217,9 @@ def _check(kind: str, arguments: argparse.Namespace) -> None:
                          "--run twice and --schedule")
     if kind in OF_COMMAND and arguments.arch is not None:
         raise KinstError("--arch: the teaching kernels cannot run programs; give -k IMAGE instead")
-    if kind == FIRING and command:
+    if arguments.real:
+        _check_real(kind, command, arguments)
+    elif kind == FIRING and command:
         raise KinstError(f"explaining a {FIRING} needs a call, e.g. -c 'strlen(\"hello\")'; for a "
                          f"command, --of must be one of {', '.join(OF_COMMAND)}")
     if kind in (PAGE_FAULT, CONTEXT_SWITCH):
@@ -206,6 +230,25 @@ def _check(kind: str, arguments: argparse.Namespace) -> None:
     elif not arguments.place:
         raise KinstError("give the system call to explain, e.g. open" if kind == SYSTEM_CALL else
                          "give the probed instruction, e.g. strlen:4")
+
+
+def _check_real(kind: str, command: bool, arguments: argparse.Namespace) -> None:
+    """Check that the options match an explanation of the kernel's own tracer."""
+    if kind != FIRING:
+        raise KinstError(f"--real: explains a {FIRING}; leave out --of {kind}")
+    if not command:
+        raise KinstError("--real: needs a command that makes the probe fire, e.g. -c '$ ls /'")
+    for option, spelled in (("arch", "--arch"), ("what_if", "--what-if"), ("sources", "--sources"),
+                            ("runs", "--run"), ("probes", "--probe"), ("setup", "--setup")):
+        if getattr(arguments, option):
+            raise KinstError(f"{spelled}: cannot be combined with --real")
+    if arguments.kernel is None:
+        raise KinstError("give a kernel: -k IMAGE")
+    for option in ("svg", "gif"):
+        if arguments.beside and getattr(arguments, option):
+            raise KinstError(f"--{option}: shows one firing; leave out --beside")
+    if not (arguments.base or arguments.disk):
+        raise KinstError("--real: needs the base system, whose dtrace(1) traces: give --base")
 
 
 def _picture(pictures: Pictures[Moment], at: str | None) -> str:
@@ -254,7 +297,10 @@ def _runs(arguments: argparse.Namespace) -> int:
 
 def _image(arguments: argparse.Namespace) -> Image:
     """Return the kernel of the command line, with the disk and the CPUs that were asked for."""
-    image = catalog.find(arguments.kernel, arguments.module)
+    modules = list(arguments.module)
+    if arguments.real:
+        modules += modules_of(catalog.find(arguments.kernel))
+    image = catalog.find(arguments.kernel, modules)
     image = with_disks(image, arguments.disk, arguments.base, arguments.single, arguments.date)
     image = attached(image, arguments.net, None, False)
     return with_cpus(image, arguments.cpus)
@@ -272,9 +318,36 @@ def _way(arguments: argparse.Namespace, name: str, hit: int, limit: int) -> int:
                              "out for a command")
     if arguments.kernel is None:
         raise KinstError("give a kernel: -k IMAGE")
-    explained = explain_way(
-        _image(arguments), name,
-        arguments.call.removeprefix(COMMAND).strip(), hit, limit, parse_size(arguments.memory))
+    return _show_way(arguments, explain_way(
+        _image(arguments), name, arguments.call.removeprefix(COMMAND).strip(), hit, limit,
+        parse_size(arguments.memory)))
+
+
+def _real(arguments: argparse.Namespace, hit: int, limit: int) -> int:
+    """Explain a firing of the kernel's own tracer."""
+    image = _image(arguments)
+    if image.options.cpus > 1:
+        raise KinstError("--real: works with one CPU only; leave out --cpus")
+    command, memory = arguments.call.removeprefix(COMMAND).strip(), parse_size(arguments.memory)
+    # The other explanation is made first, because its place has fewer forms.
+    ours = explain_ours(image, arguments.place, arguments.clause, command, limit, memory) \
+        if arguments.beside else None
+    real = explain_tracing(image, arguments.place, arguments.clause, command, hit, limit, memory)
+    if ours is None:
+        return _show_way(arguments, real)
+    if arguments.html:
+        write_page(arguments.html, tracing_page(real, ours), "kinst")
+    if arguments.json:
+        print(json.dumps({real.words.guest.name: [step_as_json(step) for step in real.steps],
+                          OURS: explained_as_json(ours)}))
+    elif not arguments.html:
+        for line in tracing_text(real, ours):
+            print(line)
+    return 0
+
+
+def _show_way(arguments: argparse.Namespace, explained: ExplainedWay) -> int:
+    """Show an explained path through the kernel, as the options select it."""
     pictures = way_pictures(explained)
     _draw(arguments, pictures)
     if arguments.html:
@@ -283,7 +356,11 @@ def _way(arguments: argparse.Namespace, name: str, hit: int, limit: int) -> int:
                                         "The path, instruction by instruction"), "kinst")
     if arguments.json:
         print(json.dumps({"steps": [step_as_json(step) for step in explained.steps]}))
-    elif not (arguments.html or arguments.svg or arguments.gif):
+    elif arguments.html or arguments.svg or arguments.gif:
+        return 0
+    elif not arguments.steps and draws():
+        _walk_through(explained)
+    else:
         for line in text(explained.steps):
             print(line)
     return 0
@@ -299,9 +376,15 @@ def _draw(arguments: argparse.Namespace, pictures: Pictures[Moment]) -> None:
 
 
 def _step_through(explained: Explained) -> None:
-    from kinst_emu.explain.view.terminal import Stepper  # deferred: slow to import
+    from kinst_emu.explain.view.terminal import FiringStepper  # deferred: slow to import
 
-    Stepper(explained).run()
+    FiringStepper(explained).run()
+
+
+def _walk_through(explained: ExplainedWay) -> None:
+    from kinst_emu.explain.view.terminal import WayStepper  # deferred: slow to import
+
+    WayStepper(explained).run()
 
 
 def _failed(failed: Mapping[str, str], names: Sequence[str]) -> str:

@@ -35,6 +35,7 @@ from emu.guest.guest import (
     WaitMembers,
 )
 from emu.guest.hole import FindHole
+from emu.guest.tracer import TracerCode
 from emu.guest.user_memory import MapMembers, SignalFrame
 from emu.guests.freebsd.allocation_types import ENABLED, EVENTS, allocation_probes
 from emu.guests.freebsd.allocation_types import PROVIDER as ALLOCATIONS
@@ -76,7 +77,12 @@ SESSION = ConsoleSession(
             r"""else printf "\n%s,%s", $0, n; p = $0 } """
             r"""/^\t/ { gsub(/^[\t ]+/, ""); if ($0 != "") printf "\n=%s", $0; p = "" } """
             r"""END { print "" }'; """
-            f"sed 's/^/!/' /tmp/errors; (exit $(cat /tmp/status)); {STATUS}; stty opost")
+            f"sed 's/^/!/' /tmp/errors; (exit $(cat /tmp/status)); {STATUS}; stty opost",
+    program="cat >/tmp/traced.d",
+    trace="dtrace -x temporal=no -s /tmp/traced.d >/tmp/trace 2>&1 & "
+          "while kill -0 $! 2>/dev/null && ! grep -q '^{}' /tmp/trace; do sleep 1; done; "
+          "kill -0 $! 2>/dev/null || ! cat /tmp/trace",
+    target="dtrace -x temporal=no -c {} -s /tmp/traced.d >/tmp/trace 2>&1 || ! cat /tmp/trace")
 # The time in the version string, from date(1) (sys/conf/newvers.sh)
 BUILT = (rb"[A-Z][a-z]{2} (?P<month>[A-Z][a-z]{2}) {1,2}(?P<day>\d{1,2}) "
          rb"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d) [A-Z]{1,5} (?P<year>\d{4})")
@@ -225,6 +231,7 @@ def freebsd(
     tracepoint: bytes,
     interrupts: tuple[str, ...],
     context: Mapping[str, tuple[str, int]],
+    tracer: TracerCode,
     entry_prefixes: tuple[str, ...] = (),
     seam_word: str = "",
 ) -> Guest:
@@ -237,6 +244,7 @@ def freebsd(
     :param ticks: see ``ThreadClock``.
     :param entry_path: functions that handle a breakpoint exception.
     :param context: registers in a signal frame's ``mcontext_t``; see ``SignalFrame``.
+    :param tracer: FreeBSD's own DTrace.
     :param entry_prefixes: prefixes of the names of more such functions.
     """
     return Guest(
@@ -289,7 +297,8 @@ def freebsd(
             operations=("vfs", "vop"), locks=LOCK_PROBES, allocations=ALLOCATION_PROBES, unseen={
                 ("lockstat", f"*-{event}"): "probes named *-block and *-spin do not fire, because "
                 "the kernel measures how long a thread blocks or spins only while "
-                f"{LOCK_PROBES.enabled} is set" for event in ("block", "spin")}),
+                f"{LOCK_PROBES.enabled} is set" for event in ("block", "spin")},
+            tracer=tracer),
         members={
             "tid": (("thread", "td_tid"),), "errno": (("thread", "td_errno"),),
             "pid": (("thread", "td_proc"), ("proc", "p_pid")),

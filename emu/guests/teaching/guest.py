@@ -17,4 +17,5 @@ def teaching(freebsd: Guest) -> Guest:
             prompts=PROMPTS, shell_prompt="", starts=("machine_thread",), readers=("cngetc",),
             session=None, several_cpus=None),
         traps=freebsd.traps._replace(hooks=""),
-        threads=freebsd.threads._replace(start=start, clock=None))
+        threads=freebsd.threads._replace(start=start, clock=None),
+        probes=freebsd.probes._replace(tracer=None))

@@ -34,6 +34,11 @@ class RunningThread:
         """Return the thread structure at ``address``."""
         return CStruct(self._thread, address, self._machine)
 
+    def member(self, kind: str, name: str, address: int) -> int:
+        """Return a member of the structure ``kind`` at an address, or 0 without debug data."""
+        known = structure(self.types, f"struct {kind}")
+        return 0 if known is None else int(CStruct(known, address, self._machine)[name])
+
     def frame(self) -> int:
         """Return the address of the trap frame from the current thread's last kernel entry."""
         return int(self.at(self.address)[self._machine.guest.threads.lists.frame])

@@ -217,6 +217,10 @@ def words_of(image: Image, trees: SourceText | None = None) -> Words:
 
     def where(address: int) -> str:
         label = None if image.symbols.function_at(address) else image.symbols.label_at(address)
+        if label is not None and label.name.startswith("."):  # code that the linker has made
+            module = image.module_at(address)
+            return (f"{module.name}+{address - module.address:#x}" if module is not None
+                    else image.symbols.where(address))
         return (f"{label.name}+{address - label.address:#x}" if label is not None
                 and address - label.address < LABELLED else image.symbols.where(address))
 

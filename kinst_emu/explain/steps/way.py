@@ -44,7 +44,8 @@ class Way:
         about, by the name of the step.
     :param builds: whether the path stores the words, like those of a trap frame; until then the
         words have earlier contents.
-    :param pushed: words that the CPU itself stores when it takes the exception.
+    :param pushed: words that are known from the second moment on, such as those that the CPU itself
+        stores when it takes the exception.
     """
 
     stations: tuple[str, ...]
@@ -57,7 +58,7 @@ class Way:
     pushed: frozenset[int] = frozenset()
 
 
-class _Moments:
+class Moments:
     """Builder of a sequence of moments, each with the words that changed since the previous one."""
 
     def __init__(self) -> None:
@@ -83,7 +84,7 @@ class _Moments:
     def stays(self, station: int, rows: Sequence[SeenInstruction], words: Sequence[Changes],
               where: Words) -> None:
         """Append a moment for the first row of each uninterrupted stay in a function."""
-        first = set(list(_stays(rows, where))[:MAX_STAYS])
+        first = set(list(stays_of(rows, where))[:MAX_STAYS])
         for number, (row, more) in enumerate(zip(rows, words, strict=True)):
             if number in first:
                 self.add(station, row, more)
@@ -96,7 +97,7 @@ class _Moments:
         return len(self.found) - 1
 
 
-def _stays(rows: Sequence[SeenInstruction], words: Words) -> Iterator[int]:
+def stays_of(rows: Sequence[SeenInstruction], words: Words) -> Iterator[int]:
     names = [function(row.address, words) for row in rows]
     if names:
         yield 0
@@ -116,7 +117,7 @@ def function(address: int, words: Words) -> str:
 def entry_way(seen: SeenEntry, steps: Sequence[Step], words: Words) -> Way:
     """Return the path from a program into the kernel and back."""
     program, entry, handler, inside, leaving = range(5)
-    builder = _Moments()
+    builder = Moments()
     rows, written, at = seen.entry.rows, seen.entry.stored, seen.entry.boundary
     builder.add(program, rows[0], written[0])
     builder.all(entry, rows[1:at], written[1:at], words)
@@ -164,12 +165,12 @@ def switch_way(seen: SeenSwitch, steps: Sequence[Step], words: Words) -> Way:
     """Return the path through a context switch, from the old thread to the new thread."""
     old, saves, space, loads, new = range(5)
     end, begin = saved(seen), loading(seen)
-    builder = _Moments()
+    builder = Moments()
     builder.add(old, seen.rows[0], seen.words[0])
     builder.all(saves, seen.rows[1:end], seen.words[1:end], words)
     inside = range(seen.function.address, seen.function.address + seen.function.size)
     between = range(end, begin)
-    stays = {end + number for number in list(_stays(seen.rows[end:begin], words))[:MAX_STAYS]}
+    stays = {end + number for number in list(stays_of(seen.rows[end:begin], words))[:MAX_STAYS]}
     for number in between:
         row, more = seen.rows[number], seen.words[number]
         if row.address in inside or number in stays:

@@ -1,8 +1,9 @@
 """Terminal viewer for stepping through an explanation, with panels for the machine's state."""
 
 import textwrap
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, Generic
 
 from rich.text import Text
 from textual import events, on
@@ -12,20 +13,21 @@ from textual.containers import Horizontal, ScrollableContainer, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
-from kinst_emu.explain.steps.explained import Explained
+from kinst_emu.explain.steps.explained import Explained, ExplainedWay
 from kinst_emu.explain.steps.step import Step, Table, Value
 from kinst_emu.explain.steps.terms import first_terms
+from kinst_emu.explain.steps.way import WayMoment
 from kinst_emu.explain.steps.what_if_steps import up_to_trampoline
-from kinst_emu.explain.view.firing_moments import at_step
+from kinst_emu.explain.view.firing_moments import FiringMoment, at_step
 from kinst_emu.explain.view.firing_scenes import FiringScenes
-from kinst_emu.explain.view.scene import Row, Scene
+from kinst_emu.explain.view.scene import Moment, Row, Scene, Scenes
+from kinst_emu.explain.view.way_scenes import WayScenes
 
 MARK, TERM = "bold reverse", "italic"
 # minimum width of a terminal with panels, in columns; share of the width for the step's text
 NARROW, SHARE = 100, 0.6
 PARAGRAPH, LAST = 76, 48  # maximum width of a paragraph and of a table's last cell
 GAP = 2  # number of spaces between the columns of a table
-PANELS = ("code", "registers", "stack", "trampoline")
 HELP = """\
 n, space, right        next step
 p, backspace, left     previous step
@@ -38,9 +40,10 @@ q, Ctrl-C              quit
 
 The line below the title shows pc, the stack pointer and the register that
 an exception returns to. On terminals with at least 100 columns, panels
-show code, registers, stack and trampoline. At a step, the marked registers
-are those that changed since the previous step; after . or , the marked
-registers and words changed since the previous instruction."""
+show code, registers, memory, and the trampoline or the path. At a step,
+the marked registers are those that changed since the previous step; after
+. or , the marked registers and words changed since the previous
+instruction."""
 
 
 def shown(step: Step, width: int = PARAGRAPH, terms: Mapping[str, str] | None = None) -> Text:
@@ -99,8 +102,13 @@ class Keys(ModalScreen[None]):
         self.dismiss()
 
 
-class Stepper(App[None]):
-    """Viewer that shows one step of an explanation at a time, with the step's scene in panels."""
+class Stepper(App[None], Generic[Moment]):
+    """Viewer that shows one step of an explanation at a time, with the step's scene in panels.
+
+    :param scenes: the scenes of the explanation; their steps are those of ``steps`` that are not
+        about a deliberate mistake.
+    :cvar panels: names of the panels.
+    """
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
@@ -121,14 +129,11 @@ class Stepper(App[None]):
         ("h", "scroll(-8, 0)", "left"), ("question_mark", "keys", "help"), ("q", "quit", "quit"),
         Binding("ctrl+c", "quit", "quit", show=False, priority=True)]
 
-    def __init__(self, explained: Explained) -> None:
+    panels: ClassVar[tuple[str, ...]]
+
+    def __init__(self, heading: str, steps: Sequence[Step], scenes: Scenes[Moment]) -> None:
         super().__init__()
-        self._heading, self.steps = explained.title, explained.steps
-        self._scenes = FiringScenes(explained.firing, explained.table, explained.words,
-                                    explained.steps)
-        self._wrong = None if explained.wrong is None else FiringScenes(
-            explained.wrong, explained.table, explained.words,
-            up_to_trampoline(explained.steps, explained.wrong))
+        self._heading, self.steps, self._scenes = heading, steps, scenes
         self._terms = first_terms(self.steps)
         self._begins = [(moment, number) for (moment, _step), number in zip(
             self._scenes.steps, (number for number, step in enumerate(self.steps)
@@ -144,7 +149,7 @@ class Stepper(App[None]):
             with ScrollableContainer(id="step"):
                 yield Static(id="told", markup=False)
             with Vertical(id="panels"):
-                for name in PANELS:
+                for name in self.panels:
                     with ScrollableContainer() as scroll:
                         scroll.border_title = name
                         yield Static(id=name, markup=False)
@@ -224,14 +229,13 @@ class Stepper(App[None]):
         self._put("title", Text(
             f"{self._heading}   {self.at + 1}/{len(self.steps)}  {step.title}{where}",
             no_wrap=True, overflow="ellipsis"))
-        self._put("place", place(scene))
+        self._put("place", self.place(scene))
         if not stayed:
             room = self.size.width * (1 if self.size.width < NARROW else SHARE) - 4
             self._fit("told", shown(step, min(PARAGRAPH, max(20, int(room))),
                                     self._terms[self.at]))
             self.screen_stack[0].query_one("#step").scroll_home(animate=False)
-        for name, content in panels(scene, before, moment is not None,
-                                    bool(self._scenes.in_slot)).items():
+        for name, content in self.contents(scene, before, moment is not None).items():
             self._fit(name, content)
         self.call_after_refresh(self._reveal)
 
@@ -255,16 +259,82 @@ class Stepper(App[None]):
 
     def _of_step(self, number: int) -> tuple[Scene, Scene]:
         """Return the scene of a step, and the earlier scene with which registers are compared."""
-        step = self.steps[number]
-        if step.wrong and self._wrong is not None:
-            scenes = self._wrong
-            return scenes.scene(at_step(scenes.moments, step)), scenes.scene(0)
         moments = {step: moment for moment, step in self._begins}
-        return (self._scenes.scene(moments[number]),
+        return (self._scenes.scene(moments[number], self.steps[number].name),
                 self._scenes.scene(moments[max(0, number - 1)]))
 
     def _of_moment(self, number: int) -> tuple[Scene, Scene]:
         return self._scenes.scene(number), self._scenes.scene(max(0, number - 1))
+
+    @abstractmethod
+    def place(self, scene: Scene) -> Text:
+        """Return a line with the machine's current position."""
+
+    @abstractmethod
+    def contents(self, scene: Scene, before: Scene, stores: bool) -> dict[str, Text]:
+        """Return the contents of the panels, keyed by panel name.
+
+        :param before: the scene with which registers are compared.
+        :param stores: whether words stored by the last instruction are marked.
+        """
+
+
+class FiringStepper(Stepper[FiringMoment]):
+    """Viewer of an explained firing."""
+
+    panels = ("code", "registers", "stack", "trampoline")
+
+    def __init__(self, explained: Explained) -> None:
+        scenes = FiringScenes(explained.firing, explained.table, explained.words, explained.steps)
+        super().__init__(explained.title, explained.steps, scenes)
+        self._trampoline = bool(scenes.in_slot)
+        self._wrong = None if explained.wrong is None else FiringScenes(
+            explained.wrong, explained.table, explained.words,
+            up_to_trampoline(explained.steps, explained.wrong))
+
+    def _of_step(self, number: int) -> tuple[Scene, Scene]:
+        step = self.steps[number]
+        if step.wrong and self._wrong is not None:
+            scenes = self._wrong
+            return scenes.scene(at_step(scenes.moments, step)), scenes.scene(0)
+        return super()._of_step(number)
+
+    def place(self, scene: Scene) -> Text:
+        """Return a line with the pointers and the executed instruction."""
+        return place(scene)
+
+    def contents(self, scene: Scene, before: Scene, stores: bool) -> dict[str, Text]:
+        """Return the contents of the panels."""
+        return panels(scene, before, stores, self._trampoline)
+
+
+class WayStepper(Stepper[WayMoment]):
+    """Viewer of an explained path through the kernel."""
+
+    panels = ("code", "registers", "words", "way")
+
+    def __init__(self, explained: ExplainedWay) -> None:
+        super().__init__(explained.title, explained.steps,
+                         WayScenes(explained.way, explained.words))
+
+    def place(self, scene: Scene) -> Text:
+        """Return a line with pc and the instruction that is about to be executed."""
+        words = map(_written, _rows(scene, "code", "code")[-1].cells)
+        return Text("  ".join((f"pc {scene.data['pc']}", *words)), no_wrap=True,
+                    overflow="ellipsis")
+
+    def contents(self, scene: Scene, before: Scene, stores: bool) -> dict[str, Text]:
+        """Return the contents of the panels."""
+        then = {row.cells[0]: row.cells[1] for row in _rows(before, "registers", "registers")}
+        registers = [Row(row.cells, ("changed",) if then[row.cells[0]] != row.cells[1] else ())
+                     for row in _rows(scene, "registers", "registers")]
+        stations = _rows(scene, "way", "stations")
+        return {
+            "code": columns(_table(("", ""), _rows(scene, "code", "code"), "here")),
+            "registers": columns(_table(("register", "value"), registers, "changed")),
+            "words": columns(_table(("address", "word", "what"), _rows(scene, "words", "words"),
+                                    "changed" if stores else "")),
+            "way": columns(_table(("part",), stations, "at"))}
 
 
 def place(scene: Scene) -> Text:

@@ -20,7 +20,7 @@ from kinst_emu.explain.steps.explained import Asked, explain
 from kinst_emu.explain.steps.step import Table
 from kinst_emu.explain.steps.terms import TERMS, first_terms
 from kinst_emu.explain.view.firing_moments import at_step, moments
-from kinst_emu.explain.view.terminal import Stepper, columns, shown
+from kinst_emu.explain.view.terminal import FiringStepper, columns, shown
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ PANELS = ("title", "place", "told", "code", "registers", "stack", "trampoline")
 
 def walked(explained, groups, size=(160, 50)):
     """Press groups of keys; return (step number, panel texts, focused widget) after each group."""
-    app = Stepper(explained)
+    app = FiringStepper(explained)
 
     async def walk():
         found = []
@@ -243,7 +243,7 @@ def test_every_column_exists_on_a_small_terminal(on_amd64, size):
 
 
 def test_a_screen_of_100_columns_shows_complete_first_columns(on_amd64):
-    app = Stepper(on_amd64)
+    app = FiringStepper(on_amd64)
 
     async def play():
         async with app.run_test(size=(100, 30)) as pilot:
@@ -266,7 +266,7 @@ def test_a_term_is_explained_only_where_it_is_first_used(explained):
 
 @pytest.mark.parametrize("key", ["x", "q", "n", "escape"])
 def test_the_question_mark_shows_the_keys_until_a_key_is_pressed(explained, key):
-    app = Stepper(explained)
+    app = FiringStepper(explained)
 
     async def play():
         async with app.run_test(size=(80, 24)) as pilot:
@@ -284,7 +284,7 @@ def test_the_question_mark_shows_the_keys_until_a_key_is_pressed(explained, key)
 
 
 def test_a_narrow_terminal_shows_only_the_step(explained):
-    app = Stepper(explained)
+    app = FiringStepper(explained)
 
     async def play():
         async with app.run_test(size=(60, 20)) as pilot:
@@ -297,7 +297,7 @@ def test_a_narrow_terminal_shows_only_the_step(explained):
 
 @pytest.mark.parametrize("keys", [["q"], ["ctrl+c"], ["g", "ctrl+c"], ["question_mark", "ctrl+c"]])
 def test_q_and_ctrl_c_quit_from_every_screen(explained, keys):
-    app = Stepper(explained)
+    app = FiringStepper(explained)
 
     async def play():
         async with app.run_test() as pilot:

@@ -5,6 +5,7 @@ from emu.guest.guest import GuestRegisters, SystemCalls, TrapFrame
 from emu.guest.hole import NO_HOLE, Hole, PageTables, find_hole, large_pages
 from emu.guests.freebsd.amd64.loader import load, place
 from emu.guests.freebsd.kernel import freebsd
+from emu.guests.freebsd.tracer import tracer
 from emu.host.errors import MachineError
 
 # struct trapframe of FreeBSD's amd64 port.
@@ -84,6 +85,7 @@ GUEST = freebsd(
     releases="amd64/amd64",
     tracepoint=bytes.fromhex("660f1f0400"),  # no-op at static probes (machine/sdt_machdep.h)
     context=CONTEXT,
+    tracer=tracer(trampoline=32, frame_on_stack=True),
     interrupts=("intr_execute_handlers", "lapic_handle_timer"),
     entry_path=frozenset({"Xbpt", "alltraps", "calltrap", "trap"}),
     seam_word="dtrace_invop_calltrap_addr",

@@ -6,6 +6,7 @@ from emu.guest.guest import GuestRegisters, SystemCalls, TrapFrame
 from emu.guest.hole import NO_HOLE, Hole, PageTables, find_far_hole, large_pages
 from emu.guests.freebsd.arm64.loader import load, place
 from emu.guests.freebsd.kernel import freebsd
+from emu.guests.freebsd.tracer import tracer
 from emu.host.errors import MachineError
 
 # struct trapframe of FreeBSD's arm64 port.
@@ -76,6 +77,7 @@ GUEST = freebsd(
     releases="arm64/aarch64",
     tracepoint=bytes.fromhex("1f2003d5"),  # no-op at static probes (machine/sdt_machdep.h)
     context=CONTEXT,
+    tracer=tracer(trampoline=8),
     interrupts=("intr_irq_handler",),
     # CPUs execute the mp* functions at startup, before the MMU is on.
     entry_path=frozenset({"handle_el1h_sync", "do_el1h_sync", "exception_vectors", "mpentry_psci",

@@ -4,6 +4,7 @@ from emu.guest.guest import GuestRegisters, SystemCalls, TrapFrame
 from emu.guest.hole import LARGE, NO_HOLE, Hole, PageTables, find_far_hole
 from emu.guests.freebsd.kernel import freebsd
 from emu.guests.freebsd.riscv64.loader import load, place
+from emu.guests.freebsd.tracer import tracer
 from emu.host.errors import MachineError
 from emu.riscv64.arch import LEVELS, SATP_PPN
 from emu.riscv64.registers import NAMES, TICK
@@ -74,6 +75,7 @@ GUEST = freebsd(
     releases="riscv/riscv64",
     tracepoint=bytes.fromhex("13000000"),  # no-op at static probes (machine/sdt_machdep.h)
     context=CONTEXT,
+    tracer=tracer(trampoline=8),
     interrupts=("intr_irq_handler",),
     # CPUs execute mpentry at startup, before the MMU is on.
     entry_path=frozenset({"mpentry", "cpu_exception_handler", "cpu_exception_handler_supervisor",

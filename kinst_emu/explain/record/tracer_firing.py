@@ -1,0 +1,298 @@
+"""Recorder of a firing of the kernel's own tracer, instruction by instruction.
+
+The tracer runs in the guest, with its own modules. The command runs three times: the first run
+counts the firings; the second one is recorded from shortly before the wanted firing; the third one
+adds how the words change that the second one has found: trap frame, trampoline and record.
+"""
+
+from dtrace.stacks.threads import Threads
+from emu.elf.symbols import Symbol
+from emu.guest.tracer import TracerCode
+from emu.host.errors import KinstError
+from emu.host.printable import counted
+from emu.machine.machine import Stop, StopReason, Until
+from emu.machine.running_thread import thread_of
+from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.mark import StateMark
+from images.shell import CommandError, check_command
+from kinst.relocation.trap import trap_of
+from kinst_emu.explain.record.each_instruction import EachInstruction
+from kinst_emu.explain.record.instruction import seen_instruction
+from kinst_emu.explain.record.kept_words import KeptWords
+from kinst_emu.explain.record.running import RunningThread
+from kinst_emu.explain.record.seen_tracing import BREAKPOINT, CALL, PROGRAM, SeenTracing
+from kinst_emu.explain.record.tracer_memory import SeenBuffer, TracerMemory
+from kinst_emu.explain.record.tracer_parts import Calls, divide
+
+BEFORE = 6000  # number of instructions recorded before the tracer is called
+MAX_ROWS = 60_000  # maximum number of recorded instructions of a firing
+MAX_SHOWN = 96  # maximum number of bytes of a record whose changes are recorded
+# Number of instructions before the firing at which its second recording begins: the CPU does not
+# count every instruction that causes an exception.
+EARLIER = 8
+WORD = 8  # size of a word in bytes
+MAX_RECORD = 1 << 16  # maximum number of bytes kept of what a firing has written
+MAX_WORK = 1_000_000  # maximum number of instructions until the firing ends
+
+
+class TracingRecorder(EachInstruction):
+    """Recorder of a firing of the kernel's own tracer.
+
+    :param machine: traces in the background, at the shell's prompt; not to be used for anything
+        else afterwards.
+    :param command: command whose processes make the probe fire.
+    :param hit: number of the firing, from 1; only processes that the command starts count.
+    :raises KinstError: if the debug data of the tracer's modules is missing.
+    """
+
+    def __init__(self, machine: UnicornMachine, tracer: TracerCode, command: str, hit: int,
+                 limit: int, running: RunningThread) -> None:
+        super().__init__(machine)
+        self._tracer, self._limit, self._running = tracer, limit, running
+        self._memory = TracerMemory(machine, running.types, tracer)
+        self._buffer = SeenBuffer(0, 0)
+        self._fires = machine.symbol(tracer.fires).address
+        self._handles = machine.symbol(tracer.handles).address
+        trap = trap_of(machine.guest, machine.arch.name)
+        self._returns = trap.instructions.trap_returns
+        self._breakpoints = frozenset({trap.guest_breakpoint.code, trap.guest_breakpoint.short})
+        self._earlier = 0  # number of recorded earlier calls of the tracer
+        self._fired = self._start = -1
+        self._in_trampoline = False
+        self._words: KeptWords | None = None  # during the second recording
+        check_command(command)
+        self.seen = SeenTracing(command, hit)
+
+    def record(self) -> SeenTracing:
+        """Run the command and record the wanted firing.
+
+        :raises KinstError: if the probe does not fire so often, or the firing does not end.
+        """
+        machine, seen = self.machine, self.seen
+        start = machine.mark()
+        count = self._reached()
+        seen.probe = machine.read_register(machine.arch.arguments[0]) & 0xFFFFFFFF
+        thread = next((thread for thread in Threads(machine).all()
+                       if thread.address == self._running.address), None)
+        seen.name, seen.ecbs = self._memory.name(seen.probe), self._memory.ecbs(seen.probe)
+        seen.process, seen.pid = ("", 0) if thread is None else (thread.process, thread.pid)
+        self._again(start, count - BEFORE)
+        stop = self._watched(count + MAX_WORK)
+        if not self.over:
+            raise KinstError(f"the firing did not end within {MAX_WORK:,} instructions ({stop}); "
+                             "choose another one with --hit")
+        self._keep()
+        self._finish()
+        self._again(start, count - seen.fired - EARLIER)
+        self._words = KeptWords(machine, self._wanted())
+        try:
+            self._watched(count + MAX_WORK)
+        finally:
+            self._words.close()
+        if not self.over:
+            raise KinstError("the two recordings of the firing differ; choose another one with "
+                             "--hit")
+        return seen
+
+    def _again(self, start: StateMark, instructions: int) -> None:
+        """Go back to the prompt, and run the command up to a number of instructions."""
+        self.machine.back_to(start)
+        self._type()
+        if self.machine.instructions < instructions:
+            self.machine.run(Until(instructions=instructions))
+        self.over, self.failure = False, None
+
+    def _watched(self, instructions: int) -> Stop:
+        """Run the machine, and call ``look`` before each instruction."""
+        with self.each_instruction():
+            stop = self.machine.run(Until(instructions=instructions))
+        if self.failure is not None:
+            raise self.failure
+        if stop.reason is StopReason.INTERRUPTED and not self.over:
+            raise KeyboardInterrupt
+        return stop
+
+    def _wanted(self) -> list[int]:
+        """Return the addresses of the words whose changes are recorded."""
+        seen, words = self.seen, list[int]()
+        for at, size in ((seen.frame, self.machine.guest.traps.trap_frame.size),
+                         (seen.trampoline, len(seen.slot)), (seen.record_at, MAX_SHOWN)):
+            if at:
+                end = at + (min(size, len(seen.record)) if at == seen.record_at else size)
+                words += range(at & -WORD, end, WORD)
+        return words
+
+    def _type(self) -> None:
+        self.machine.type(self.seen.command.encode() + b"\r")
+
+    def _reached(self) -> int:
+        """Run to the wanted firing, and return the instruction count at the call of the tracer."""
+        machine, seen = self.machine, self.seen
+        old = {thread.pid for thread in Threads(machine).all()}
+        self._type()
+        until = Until(addresses=[self._fires], console=machine.guest.boot.shell_prompt,
+                      instructions=machine.instructions + self._limit)
+        counts, found = list[int](), 0
+        while found < seen.hit:
+            stop = machine.run(until)
+            if stop.reason is StopReason.INTERRUPTED:
+                raise KeyboardInterrupt
+            if stop.reason is StopReason.INSTRUCTIONS:
+                raise CommandError(f"'{seen.command[:60]}': firing {seen.hit} was not reached "
+                                   f"within {self._limit:,} instructions; raise --limit", stop)
+            if stop.reason is not StopReason.ADDRESS:
+                raise CommandError(f"--hit {seen.hit}: the probe fires {counted(found, 'time')} in "
+                                   f"the processes that '{seen.command[:60]}' starts", stop)
+            counts.append(machine.instructions)
+            own = machine.read_register(machine.arch.arguments[0]) & 0xFFFFFFFF
+            found += own > self._tracer.last_own and self._running.pid() not in old
+        self._earlier = sum(count >= counts[-1] - BEFORE for count in counts[:-1])
+        return counts[-1]
+
+    def look(self, address: int) -> None:
+        """Record the instruction at ``address``, and stop when the firing has ended."""
+        seen = self.seen
+        if self._words is not None:
+            self._keep_words(address)
+            return
+        seen.rows.append(seen_instruction(self.machine, address))
+        if self._fired < 0:
+            if address == self._fires:
+                self._earlier -= 1
+                if self._earlier < 0:
+                    self._fire()
+            return
+        if len(seen.rows) - self._start > MAX_ROWS:
+            raise KinstError(f"the firing has more than {MAX_ROWS:,} instructions, as the first "
+                             "one that adds to an aggregation; choose another one with --hit")
+        if self._ended():
+            self.over = True
+            self.machine.request_stop(Stop(StopReason.INSTRUCTIONS, address))
+
+    def _keep_words(self, address: int) -> None:
+        """Record the words that the row before has stored to."""
+        seen, words = self.seen, self._words
+        assert words is not None
+        if seen.rows[len(seen.stored)].address != address:
+            if len(seen.stored) > EARLIER:
+                raise KinstError("the two recordings of the firing differ; choose another one "
+                                 "with --hit")
+            seen.stored.clear()  # the rows before the firing were alike by chance
+            words.again()
+            if seen.rows[0].address != address:
+                return
+        seen.stored.append(words.stored())
+        if len(seen.stored) == len(seen.rows):
+            self.over = True
+            self.machine.request_stop(Stop(StopReason.INSTRUCTIONS, address))
+
+    def _fire(self) -> None:
+        """Find the row with which the firing begins."""
+        rows = self.seen.rows
+        self._fired = len(rows) - 1
+        handled = next((n for n in range(self._fired, -1, -1)
+                        if rows[n].address == self._handles), -1)
+        in_program = next((n for n in range(self._fired, -1, -1) if not rows[n].address >> 63), -1)
+        if handled > in_program:
+            self.seen.how = BREAKPOINT
+            begin = next((n for n in range(handled, -1, -1)
+                          if rows[n].code in self._breakpoints), -1)
+            machine = self.machine
+            self.seen.frame = (rows[handled].registers[machine.arch.sp]
+                               if self._tracer.frame_on_stack
+                               else rows[handled].registers[machine.arch.arguments[0]])
+        elif in_program >= 0 and rows[in_program].code in self._breakpoints:
+            self.seen.how, begin = PROGRAM, in_program
+            self.seen.frame = self._running.frame()
+        else:
+            begin = self._caller()
+        if begin < 0:
+            raise KinstError("the beginning of the firing was not recorded; choose another firing "
+                             "with --hit")
+        self._start = begin
+        self._buffer = self._memory.buffer(self.seen.probe)
+
+    def _caller(self) -> int:
+        """Return the number of the row that calls the tracer, or -1."""
+        rows, machine = self.seen.rows, self.machine
+        stack = Calls(self._function)
+        where = list[tuple[int, Symbol | None]]()
+        for number, row in enumerate(rows[: self._fired + 1]):
+            depth = stack.enter(row.address)
+            where[depth:] = [(number, stack.functions[-1])]
+            # The entries below keep the number of their last row.
+        for number, function in reversed(where):
+            if function is not None and function.name not in self._tracer.gates:
+                module = machine.image.module_at(function.address)
+                if module is None or module.path.name not in self._tracer.modules:
+                    return number
+        return -1
+
+    def _function(self, address: int) -> Symbol | None:
+        return self.machine.image.symbols.function_at(address)
+
+    def _ended(self) -> bool:
+        """Return whether the last row is the first one after the firing."""
+        rows, machine, seen = self.seen.rows, self.machine, self.seen
+        before, row, first = rows[-2], rows[-1], rows[self._start]
+        if seen.how == CALL:
+            begun = self._function(first.address)
+            assert begun is not None
+            sp = machine.arch.sp
+            return (begun.address <= row.address < begun.address + begun.size
+                    and row.registers[sp] >= first.registers[sp])
+        module = machine.image.module_at(row.address)
+        if module is not None and module.path.name in self._tracer.modules:
+            return False
+        if before.code in self._returns:
+            self._in_trampoline = self._is_trampoline(row.address)
+            if self._in_trampoline and not seen.slot:
+                seen.slot = machine.read(row.address, self._tracer.chunks.trampoline)
+            return not self._in_trampoline and (row.address >> 63 == first.address >> 63)
+        if self._in_trampoline and not self._is_trampoline(row.address):
+            self._in_trampoline = False
+            return before.code not in self._breakpoints
+        return False
+
+    def _is_trampoline(self, address: int) -> bool:
+        if self.seen.how == PROGRAM:
+            scratch = self._scratch()
+            return bool(scratch) and scratch <= address < scratch + 64
+        return not self.machine.image.holds_code(address)
+
+    def _scratch(self) -> int:
+        """Return the address of the trampoline in the program's memory, or 0."""
+        value = thread_of(self.machine)
+        for kind, member in self._tracer.scratch:
+            value = self._running.member(kind, member, value) if value else 0
+        return value
+
+    def _keep(self) -> None:
+        """Keep what the firing has written."""
+        seen, memory, machine = self.seen, self._memory, self.machine
+        before, after = self._buffer, memory.buffer(seen.probe)
+        if after.data == before.data and before.offset < after.offset:
+            seen.record_at = before.data + before.offset
+            seen.record = machine.read(seen.record_at, min(after.offset - before.offset,
+                                                           MAX_RECORD))
+        seen.chunks = memory.chunks()
+
+    def _finish(self) -> None:
+        """Remove the rows before the firing, and divide the others into parts."""
+        seen, begin = self.seen, self._start
+        seen.rows = seen.rows[begin:]
+        seen.fired = self._fired - begin
+        if seen.how == BREAKPOINT:
+            seen.handled = next(n for n in range(seen.fired, -1, -1)
+                                if seen.rows[n].address == self._handles)
+        if seen.how != CALL:
+            first = seen.rows[0]
+            seen.original = self._displaced(first.address) if first.address >> 63 else b""
+        divide(seen, self.machine.image, self._tracer)
+
+    def _displaced(self, address: int) -> bytes:
+        image, arch = self.machine.image, self.machine.arch
+        function = self._function(address)
+        size = 16 if function is None else min(16, function.address + function.size - address)
+        code = image.virtual_to_file(address, size)
+        return code[: arch.instruction_length(code)]
