@@ -172,7 +172,7 @@ def _structure(w: Writer) -> Node:
         return _print(w)
     name = w.random.choice(w.structures)
     return _statement(w.random.choice((f"print({name});", f"trace({name});",
-                                       f"tracemem(&{name}.a, 24);")))
+                                       f"tracemem(&{name}.a, 12);")))
 
 
 def _if(w: Writer) -> Node:
