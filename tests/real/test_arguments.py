@@ -72,18 +72,15 @@ def program(calls):
 def shown(call, numbers):
     """Return the values of ``args[]`` and ``argN`` that the D program should print for a call."""
     kinds = [kind for p in call.parameters[:LISTED] for _suffix, _at, kind in parts(p)]
-    flat = [extended(kind, value) & (1 << 64) - 1 for kind, value in zip(
-        kinds, (value for values in numbers for value in values), strict=True)]
+    # FreeBSD's DTrace treats enumerations as unsigned.
+    flat = [value & (1 << 8 * SCALARS[kind] if kind.startswith("enum") else 1 << 64) - 1
+            for kind, value in zip(kinds, (value for values in numbers for value in values),
+                                   strict=True)]
     raw = []
     if words_alone(call):
         raw = [(value, SCALARS[p.type]) for (value,), p in zip(
             numbers, call.parameters[:LISTED], strict=True)][:WORDS]
     return flat, raw
-
-
-def extended(kind, value):
-    """Sign-extend an enumeration value, which FreeBSD's DTrace treats as a signed ``int``."""
-    return value - (1 << 32) if kind.startswith("enum") and value >> 31 else value
 
 
 def held(call, line, numbers):
