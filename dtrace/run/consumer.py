@@ -393,6 +393,9 @@ class Consumer:
         """Format the key of a row; the type of each element determines the width of its column."""
         out = []
         for part, wide in zip(entry.key, self._widths(entry), strict=True):
+            if part.how != "value":
+                out.append(self._key(part))
+                continue
             whole = part.content.ljust(part.size, b"\0")
             if part.size not in (1, 2, 4, 8):
                 out.append(render.octets(whole, False, self.options.given("rawbytes"), -16))

@@ -351,7 +351,7 @@ class Session(LinkedPrograms):
         self._drops(self.consumer.table.merge(
             self.compiler.aggregations, self.runtime.aggregated(), self.symbols.start))
         self._take()
-        if self._only_begin:
+        if self._only_begin and not self.options.given("temporal"):
             self._records.sort(key=lambda record: not _is_of_begin(record))
         records, done = self._records, 0
         try:

@@ -36,6 +36,8 @@ MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, Recurs
             ValueError)
 # A workload begins after this number of virtual seconds, when dtrace(1) certainly traces.  It must
 # be shorter than 15 seconds, because the trace ends then.
+# dtrace(1) runs with this option, too: see ConsoleSession.judge.
+NOT_TEMPORAL = ("-x", "temporal=no")
 WAIT = 20
 LATER = f"( (sleep {WAIT}; {{}}) & )"
 END = f"\ntick-{2 * WAIT - 5}s\n{{\n\texit(0);\n}}\n"
@@ -70,10 +72,10 @@ class Judge:
         :raises KeyboardInterrupt: the user has interrupted the program.
         """
         if not self._workload:
-            return kdtrace(self._kernel, self._memory, program)
+            return kdtrace(self._kernel, self._memory, program, NOT_TEMPORAL)
         return kdtrace(self._kernel, self._memory, program + END,
-                       ["-c", f"$ stty -opost; {LATER.format(self._workload)}; sleep {2 * WAIT}; "
-                        "stty opost"])
+                       [*NOT_TEMPORAL, "-c", f"$ stty -opost; {LATER.format(self._workload)}; "
+                        f"sleep {2 * WAIT}; stty opost"])
 
     def differences(self, program: str) -> list[str]:
         """Run a program twice; return lines that describe how the outcomes differ.

@@ -15,7 +15,7 @@ from dtrace.d.language.identifiers import (
     Scope,
     Variable,
 )
-from dtrace.d.language.types import DYNAMIC, LONG, is_dynamic, is_scalar, pointer_to, spelled
+from dtrace.d.language.types import DYNAMIC, LONG, is_dynamic, is_scalar, pointer_to
 from dwarf.types import Incomplete, Procedure, Type, strip
 
 
@@ -159,7 +159,7 @@ def expand_inline(env: Environment, place: SourcePlace, inline: syntax.Inline,
             isinstance(value, syntax.Number) and not inline.keys):
         return value
     result = converted(value, inline.type)
-    if result is value and is_scalar(value.kind) and spelled(value.kind) != spelled(inline.type):
+    if result is value and is_scalar(value.kind):  # also if the types are equal, as in DTrace
         result = typed(syntax.Cast(place, inline.type, value), inline.type)
     if result is not value:
         result.lvalue, result.writable = value.lvalue, value.writable

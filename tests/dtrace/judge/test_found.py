@@ -10,6 +10,7 @@ import pytest
 
 from dtrace.judge.outcome import ERRORS, OUTPUT, Outcome, compared, differences
 from emu.host.errors import KinstError
+from kinst_emu.cli.judged import NOT_TEMPORAL
 from kinst_emu.cli.script import trace
 
 LAST = "tick-1s { exit(0); }\n"
@@ -135,6 +136,9 @@ FOUND = {
         'BEGIN { @["a"] = quantize(1ull << 61); }\n', 0,
         "\n\n              key                  min .---. max                  | count\n"
         "                a  1152921504606846976 : █ : 4611686018427387904  | 1\n", ""),
+    "an inline function's value is converted even if it has the declared type": (
+        f"{QUIET}inline uint32_t f[uint32_t x] = x + x + 3;\n"
+        "BEGIN { trace((long)f[0x7fffffff]); }\n", 0, "1\n", ""),
     "a short number has a sign": (
         f'{QUIET}BEGIN {{ printf("[%+hd|% hd|%+hd|%+hu]", (short)5, (short)7, (short)-1, '
         '(unsigned short)1); }\n', 0, "[+5| 7|+65535|1]\n", ""),
@@ -145,7 +149,7 @@ def outcome(path):
     output, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         try:
-            status = trace(["-s", str(path)])
+            status = trace([*NOT_TEMPORAL, "-s", str(path)])
         except KinstError as error:
             print(f"dtrace: {error}", file=errors)
             status = 1
