@@ -61,8 +61,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "with its arguments; give --run once for each run (two or more), in the order A, B, ... "
         "(required, except with --pairs)")
     add("--setup", default="", metavar="CALLS",
-        help="calls to make once, before the first schedule; if the runs are programs, a shell "
-        "command, e.g. '$ mkdir /tmp/a' (default: no calls)")
+        help="calls to make once, before the first schedule; if the runs are programs, or with "
+        "--base, a shell command, e.g. '$ mkdir /tmp/a' (default: no calls)")
     add("--check", default="", metavar="CALL",
         help="check to make after all runs: a call that must return a non-zero value; 'CALL == "
         "NUMBER'; a D expression over the kernel's variables, e.g. '`ticks > 7'; or, if the runs "
@@ -74,8 +74,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "2)")
     add("--strategy", choices=STRATEGIES,
         help="schedules to try; all: every schedule that can give a different result, with at most "
-        "--preemptions N preemptions; pct: random priorities that change N times, at random "
-        "instructions; random: at most N preemptions, at random instructions (default: all)")
+        "--preemptions N preemptions; every: also those that should not, with preemptions before "
+        "any instruction; pct: random priorities that change N times, at random instructions; "
+        "random: at most N preemptions, at random instructions (default: all)")
     add("--limit", metavar="N", help="maximum number of schedules to try (default: 100000)")
     add("--jobs", default="1", metavar="N",
         help="number of worker processes (default: %(default)s)")
@@ -348,8 +349,10 @@ def _coverage(explored: Explored, races: bool = True) -> str:
         space = " and ".join(
             f"about {counted(number, 'schedule')} with {counted(preemptions, 'preemption')}"
             for preemptions, number in sorted(explored.space.items()))
+        places = ("before every instruction" if explored.everywhere
+                  else "at the accesses to shared locations")
         text += (f"\nThe runs share {counted(explored.shared, 'memory location')} of 8 bytes; "
-                 "preemptions are placed at the accesses to shared locations.\n"
+                 f"preemptions are placed {places}.\n"
                  f"{space[0].upper()}{space[1:]} can give different results; "
                  f"{explored.skipped} of these were skipped as equivalent, and "
                  + ("all" if explored.complete else "not all") + " others were executed.")

@@ -160,7 +160,10 @@ def stage_of(image: Image, runs: Runs, memory: int, limit: int = RUNS_LIMIT,
     if runs.are_programs:
         return _stage_of_programs(image, runs, memory, limit, unchecked)
     parsed = runs.parsed()
-    setup = parse(runs.setup) if runs.setup else []
+    command = is_command(runs.setup)
+    if command and not image.options.programs:
+        raise KinstError("--setup: a command needs a system in which it runs; give --base")
+    setup = parse(runs.setup) if runs.setup and not command else []
     in_d = is_d(runs.check)
     asked = read_check(runs.check) if runs.check and not in_d else None
     results = Prototypes(image)
@@ -172,6 +175,8 @@ def stage_of(image: Image, runs: Runs, memory: int, limit: int = RUNS_LIMIT,
         check(image, [*setup, *asked.program], prototypes)
         _hold_typed(image, asked, prototypes)
     machine = boots.booted(image, memory)
+    if command:
+        _run_setup(machine, runs.setup)
     caller = caller_of(machine)
     threads = make_threads(machine, len(parsed), caller)
     evaluation = Evaluation(caller, prototypes)
@@ -210,10 +215,7 @@ def _stage_of_programs(image: Image, runs: Runs, memory: int, limit: int, unchec
     image, commands = with_c_files(image, runs.texts)
     machine = boots.booted(image, memory)
     if runs.setup:
-        ran = run_command(machine, runs.setup.removeprefix(COMMAND), limit)
-        if ran.status:
-            said = ran.output.decode("utf-8", "replace").strip()
-            raise KinstError(f"--setup: '{runs.setup}' failed (status {ran.status}): {said}")
+        _run_setup(machine, runs.setup)
     if in_d:
         DCheck(machine, image, runs.check)
     begun = [replace(one, text=text) for one, text in zip(
@@ -224,6 +226,17 @@ def _stage_of_programs(image: Image, runs: Runs, memory: int, limit: int, unchec
     if command:
         return stage, _judge_by_command(machine, command)
     return stage, None if asked is None else _judge(machine, asked, prototypes, {})
+
+
+def _run_setup(machine: UnicornMachine, setup: str) -> None:
+    """Run the setup's shell command.
+
+    :raises KinstError: if it fails.
+    """
+    ran = run_command(machine, setup.removeprefix(COMMAND), boots.LIMIT)
+    if ran.status:
+        said = ran.output.decode("utf-8", "replace").strip()
+        raise KinstError(f"--setup: '{setup}' failed (status {ran.status}): {said}")
 
 
 def _judge_in_d(machine: UnicornMachine, image: Image, text: str) -> Judge:

@@ -20,7 +20,12 @@ from kinst_emu.explore.races import MAX_RACES, DataRace, data_races
 from kinst_emu.explore.schedule import Schedule, ScheduleTurn, schedule_text
 from kinst_emu.explore.stage import Played, Stage
 from kinst_emu.explore.strategies import (
+    ALL,
+    EVERY,
+    PCT,
+    RANDOM,
     STRATEGIES,
+    EveryPlace,
     Preemptions,
     priority_schedules,
     random_schedules,
@@ -88,7 +93,7 @@ class Search:
     :raises KinstError: a value is out of range.
     """
 
-    strategy: str = "all"
+    strategy: str = ALL
     preemptions: int = 2
     limit: int = 100_000
     seed: int = 1
@@ -114,6 +119,7 @@ class Explored:
     :param skipped: schedules skipped as equivalent to executed ones.
     :param complete: whether all schedules with at most the given number of preemptions, at the
         places that serial schedules use, were executed or skipped as equivalent.
+    :param everywhere: whether preemptions were placed before any instruction.
     :param cut: accesses of loops that were not distinguished from earlier ones.
     :param space: estimated number of schedules, by number of preemptions; empty: not estimated.
     :param results: results of the runs in the serial schedules, which count as correct.
@@ -130,6 +136,7 @@ class Explored:
     skipped: int = 0
     complete: bool = False
     interrupted: bool = False
+    everywhere: bool = False
     cut: int = 0
     space: dict[int, int] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
@@ -186,7 +193,7 @@ class Explorer:
                         explored.stopped_early = True
                         break  # data races, which may be harmless, do not stop the search
                 else:
-                    explored.complete = self.asked.strategy == "all" and (
+                    explored.complete = self.asked.strategy in (ALL, EVERY) and (
                         self._listed and explored.tried < self.asked.limit)
         except KeyboardInterrupt:
             explored.interrupted = True
@@ -246,12 +253,13 @@ class Explorer:
 
     def _schedules(self, runs: list[RunAccesses]) -> Iterator[Schedule]:
         asked, explored = self.asked, self.explored
-        if asked.strategy == "pct":
+        if asked.strategy == PCT:
             yield from priority_schedules(runs, asked.preemptions + 1, asked.seed)
-        elif asked.strategy == "random":
+        elif asked.strategy == RANDOM:
             yield from random_schedules(runs, max(1, asked.preemptions), asked.seed)
         else:
-            tree = Preemptions(runs, asked.preemptions)
+            explored.everywhere = asked.strategy == EVERY
+            tree = (EveryPlace if explored.everywhere else Preemptions)(runs, asked.preemptions)
             explored.shared = len(tree.shared)
             explored.cut = sum(run.cut for run in runs)
             for preemptions in range(1, asked.preemptions + 1):

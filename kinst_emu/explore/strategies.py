@@ -10,7 +10,8 @@ from kinst_emu.explore.accesses import RunAccesses, points, shared_places
 from kinst_emu.explore.schedule import Schedule, ScheduleTurn
 
 MOST_LISTED = 200_000  # maximum number of schedules that are listed for one sequence of turns
-STRATEGIES = ("all", "pct", "random")
+ALL, EVERY, PCT, RANDOM = "all", "every", "pct", "random"
+STRATEGIES = (ALL, EVERY, PCT, RANDOM)
 
 
 def serial_schedules(runs: int) -> list[Schedule]:
@@ -126,6 +127,21 @@ class Preemptions:
                 turns.append(ScheduleTurn(run, index - reached[run]))
             reached[run] = index
         return (*turns, *(ScheduleTurn(run) for run in sequence[len(at) :]))
+
+
+class EveryPlace(Preemptions):
+    """Enumeration of schedules with few preemptions, before any instruction of a run.
+
+    Runs may influence each other by other means than memory accesses: one may change the code that
+    another one executes.
+    """
+
+    def __init__(self, runs: Sequence[RunAccesses], most: int) -> None:
+        super().__init__(runs, most)
+        self.points = [list(range(1, run.length)) for run in runs]
+
+    def _key(self, sequence: tuple[int, ...], at: tuple[int, ...]) -> tuple[object, ...]:
+        return sequence, at
 
 
 def priority_schedules(runs: Sequence[RunAccesses], depth: int, seed: int) -> Iterator[Schedule]:

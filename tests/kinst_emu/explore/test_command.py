@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kinst_emu.commands.test_commands import run
+from tests.kinst_emu.commands.test_commands import refused, run
 
 PURSE = ("--setup", "purse_reset()", "--check", "purse_check()")
 BAD = ("--run", "purse_move_bad()", "--run", "purse_move_bad()")
@@ -249,3 +249,7 @@ def test_worker_processes_end_with_their_parent(which, who):
     while any(Path(f"/proc/{worker}").exists() for worker in workers):
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+def test_a_command_as_setup_needs_a_system():
+    refused(explore("amd64", "--setup", "$ ls", *BAD), "--setup: a command needs a system")

@@ -22,6 +22,7 @@ from kinst_emu.explore.explorer import preemptions_of
 from kinst_emu.explore.races import data_races
 from kinst_emu.explore.schedule import ScheduleTurn, read_schedule, schedule_text
 from kinst_emu.explore.strategies import (
+    EveryPlace,
     Preemptions,
     priority_schedules,
     random_schedules,
@@ -125,6 +126,21 @@ def test_a_schedule_is_skipped_only_for_an_equivalent_one_even_with_loops(one, o
             schedule = (*([ScheduleTurn(x, index)] if index else []), ScheduleTurn(y),
                         ScheduleTurn(x))
             assert outcome(schedule, runs, tree.shared) in tried
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_every_place_has_each_schedule_once_although_the_runs_share_nothing(most):
+    runs = [RunAccesses(length=4), RunAccesses(length=3)]
+    tree = EveryPlace(runs, most)
+    found = list(tree.schedules(most, 1))
+    wanted = {1: {f"{one}{n} {other} {one}" for one, other, length in (("A", "B", 4), ("B", "A", 3))
+                  for n in range(1, length)},
+              2: {f"{one}{n} {other}{m} {one} {other}"
+                  for one, other, length, more in (("A", "B", 4, 3), ("B", "A", 3, 4))
+                  for n in range(1, length) for m in range(1, more)}}[most]
+    assert {schedule_text(schedule) for schedule in found} == wanted
+    assert len(found) == len(wanted) == tree.estimate(most) and tree.listed and not tree.skipped
+    assert list(Preemptions(runs, most).schedules(most, 1)) == []
 
 
 def test_random_and_priority_schedules_have_all_runs_and_few_preemptions():

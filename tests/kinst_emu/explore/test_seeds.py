@@ -78,6 +78,14 @@ def test_other_strategies_find_the_defects_too(arch, strategy):
         assert found.findings == [] and found.tried == 60 and not found.complete
 
 
+def test_preemptions_before_every_instruction_find_the_defects_too(arch):
+    found, _stage, _judge = explored(arch, "lost update", "bad", strategy="every", preemptions=1,
+                                     races=False)
+    assert found.findings and found.everywhere
+    found, _stage, _judge = explored(arch, "lost update", "good", strategy="every", preemptions=1)
+    assert found.findings == [] and found.complete and found.tried > 20
+
+
 def test_the_same_seed_tries_the_same_schedules(arch):
     one, other = (explored(arch, "ABA", "good", strategy="random", limit=40, seed=7)[0]
                   for _ in range(2))
