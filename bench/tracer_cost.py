@@ -46,10 +46,11 @@ ACTIONS = (
     "{ @ = min(1); }", "{ @ = max(1); }", "{ @ = stddev(1); }", "{ @ = quantize(1); }",
     "{ @ = lquantize(1, 0, 10, 1); }", "{ @ = llquantize(1, 10, 0, 3, 10); }", "{ stack(); }",
     "{ stack(1); }", "{ ustack(); }", "{ ustack(1); }", "{ printf(\"%d\", pid); }",
-    "{ printf(\"%s\", execname); }", "{ tracemem(curthread, 16); }", "{ print(*curthread); }",
+    "{ printf(\"%s\", execname); }", "{ tracemem(curthread, 16); }",
     "{ x = strlen(execname); }", "{ x = strjoin(execname, \"a\") == \"b\"; }",
     "{ x = speculation(); }", "{ speculate(speculation()); trace(1); }",
-    "{ x = copyinstr(uregs[R_SP]) == \"\"; }", "{ x = rand(); }", "{ if (pid > 1) { trace(1); } }")
+    "{ x = rand(); }", "{ if (pid > 1) { trace(1); } }")
+TABLES = ["probes", "actions"]
 PARTS = tuple(part for part in TracerPart if part is not TracerPart.CODE)
 
 
@@ -82,12 +83,12 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("kernel")
-    parser.add_argument("tables", nargs="*", default=["probes", "actions"])
+    parser.add_argument("tables", nargs="*", choices=TABLES)
     arguments = parser.parse_args()
     kernel = catalog.find(arguments.kernel)
     image = with_disks(catalog.find(arguments.kernel, modules_of(kernel)), [], base=True)
-    heads = " | ".join((*(part.value for part in PARTS), "together"))
-    for table in arguments.tables:
+    heads = " | ".join((*(part.value for part in PARTS), "total"))
+    for table in arguments.tables or TABLES:
         print(f"\n| {table[:-1]} | {heads} |\n|{'---|' * (len(PARTS) + 2)}", flush=True)
         rows = ([(*one, "") for one in (*places(kernel), *PROBES)] if table == "probes"
                 else [(f"`{clause or '(none)'}`", f"fbt::{FUNCTION}:entry", clause)

@@ -149,7 +149,7 @@ class GuestTracer:
         machine = self.machine
         begin = len(machine.console.text)
         stop = self._type(program, limit)
-        text = bytes(machine.console.text[begin:])
+        text = re.sub(self._session.noise, b"", bytes(machine.console.text[begin:]))
         marks = list(STATUS.finditer(text))  # the program may print such a mark, too
         mark = marks[-1] if marks else None
         if stop.reason is not StopReason.CONSOLE or mark is None:

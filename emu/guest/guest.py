@@ -507,6 +507,7 @@ class ConsoleSession(NamedTuple):
     :param listing: command that lists the probes of a D program, which is typed until an end of
         file, by the system's own tracer; its options replace ``{}``. The list is as in
         ``dtrace.judge.probe_lists.parse``.
+    :param noise: pattern of messages that the kernel prints on the console while a tracer runs.
     :param program: command that reads a D program, which is typed until an end of file.
     :param trace: command that starts the system's own tracer with that program in the background,
         and waits until it prints a line which begins with the text that replaces ``{}``; if the
@@ -528,6 +529,7 @@ class ConsoleSession(NamedTuple):
     tracing: str
     judge: str
     listing: str
+    noise: bytes
     program: str
     trace: str
     target: str

@@ -15,6 +15,7 @@ class TracerPart(Enum):
     PREDICATE = "predicate"
     ACTION = "action"
     COPY = "copying"
+    ERROR = "error"
     TRAMPOLINE = "trampoline"
 
 
@@ -47,12 +48,13 @@ class EnabledProbes(NamedTuple):
         name.
     :param first: member of a probe that points to its first ECB; ``next``: member of an ECB that
         points to the next one.
-    :param number: member of an ECB with its number; ``predicate``: with a pointer to its predicate.
+    :param number: member of an ECB with its number; ``size``: with the size of its records;
+        ``predicate``: with a pointer to its predicate, whose member ``code`` points to its code.
     :param buffer: members that lead from an ECB to the first CPU's buffer; ``data`` and ``offset``
         are the buffer's members with its address and with the size of what it holds.
     :param action: member of an ECB that points to its first action; ``next_action``: member of an
         action that points to the next one; ``kind``: member with the kind.
-    :param actions: kind of an action -> its name.
+    :param actions: kind of an action -> its name; ``aggregates``: names of those that aggregate.
     """
 
     probes: str
@@ -61,7 +63,9 @@ class EnabledProbes(NamedTuple):
     first: str
     next: str
     number: str
+    size: str
     predicate: str
+    code: str
     buffer: str
     data: str
     offset: str
@@ -69,6 +73,7 @@ class EnabledProbes(NamedTuple):
     next_action: str
     kind: str
     actions: Mapping[int, str]
+    aggregates: frozenset[str]
 
 
 class TracerCode(NamedTuple):
@@ -82,8 +87,11 @@ class TracerCode(NamedTuple):
     :param handles: function to which the kernel's vectors pass breakpoints in kernel code; the trap
         frame's address is its first argument, or the stack pointer if ``frame_on_stack``.
     :param gates: functions of the kernel through which it calls a provider.
+    :param in_programs: functions that handle breakpoints in programs.
     :param parts: name of a function -> the part of the work that it and its callees do.
-    :param evaluates: function that evaluates a predicate or an action's argument.
+    :param evaluates: function that evaluates a predicate or an action's argument; its first
+        argument is the address of the code.
+    :param reports: function that reports a fault in a predicate or an action.
     :param scratch: members that lead from the running thread to the address of a trampoline in the
         program's memory.
     :param chunks: the memory of the trampolines.
@@ -98,8 +106,10 @@ class TracerCode(NamedTuple):
     handles: str
     frame_on_stack: bool
     gates: frozenset[str]
+    in_programs: frozenset[str]
     parts: Mapping[str, TracerPart]
     evaluates: str
+    reports: str
     scratch: tuple[tuple[str, str], ...]
     chunks: Chunks
     enabled: EnabledProbes

@@ -46,9 +46,8 @@ def test_a_firing_of_kinst_passes_all_parts(image):
     # What the actions have recorded
     assert int.from_bytes(seen.record[HEADER : HEADER + 4], "little") == seen.pid
     assert bytes.fromhex("8877665544332211") in seen.record
-    assert seen.ecbs[0].predicate and len(seen.ecbs) == 1
-    # Each instruction is counted once
-    assert sum(seen.count(part) for part in TracerPart) == len(seen.rows) - 1
+    assert seen.ecbs[0].predicate and len(seen.ecbs) == 1 and seen.predicates[0][1]
+    assert seen.count(TracerPart.CODE) == 1
     assert cells(steps["cost"])[-1][1] == str(len(seen.rows) - 2)
     for part in (TracerPart.TRAP, TracerPart.PROVIDER, TracerPart.PROBE, TracerPart.PREDICATE,
                  TracerPart.ACTION, TracerPart.TRAMPOLINE):
@@ -92,12 +91,46 @@ def test_fbt_emulates_the_displaced_instruction(image):
     assert len(seen.record) == HEADER
 
 
+def test_a_call_of_the_tracer_at_the_end_of_a_function_returns_to_its_caller(image):
+    seen = explained(image, "sched:::on-cpu", hit=1).seen
+    assert seen.how == CALL and len(seen.rows) < 2000
+    assert seen.count(TracerPart.CODE) == 1
+
+
+def test_predicates_of_several_clauses_are_told_apart(image):
+    arch = catalog.arch_of(image).name
+    place = f"kinst::{KINST[arch]}"
+    found = explained(image, KINST[arch], "/pid == 1/ { trace(1); } "
+                      f"{place} /pid == 2/ {{ trace(2); }} {place} /pid > 2/ {{ trace(3); }}")
+    assert [true for _row, true in found.seen.predicates] == [False, False, True]
+    steps = {step.name: step for step in found.steps}
+    assert steps["predicate"].title == "The predicates are false, false, true"
+    assert len(found.seen.record) == HEADER + 4
+
+
+def test_a_fault_of_the_predicate_is_an_error(image):
+    arch = catalog.arch_of(image).name
+    found = explained(image, KINST[arch], "/ *(int *)0 == 1/ { trace(1); }")
+    steps = {step.name: step for step in found.steps}
+    assert steps["predicate"].title == "The predicate faults"
+    assert found.seen.count(TracerPart.ERROR) > 100 and "clause" not in steps
+
+
+def test_a_page_fault_of_the_displaced_instruction_is_its_own(image):
+    if catalog.arch_of(image).name != "amd64":
+        pytest.skip("the place is known only for amd64")
+    found = explained(image, "copyout_nosmap_std:221", hit=1)
+    seen = found.seen
+    assert seen.rows[-1].address == seen.rows[0].address + len(seen.original)
+    assert seen.count(TracerPart.CODE) > 100 and seen.count(TracerPart.TRAMPOLINE) >= 3
+
+
 @pytest.mark.parametrize("probe", ["syscall::open:entry", "syscall::open:return",
                                    "vfs:namecache:lookup:hit", "sched:::on-cpu"])
 def test_providers_that_the_kernel_calls_need_no_trap(image, probe):
     found = explained(image, probe, "{ trace(1); }")
     seen = found.seen
-    assert seen.how == CALL and seen.count(TracerPart.TRAP) == 0
+    assert seen.how == CALL
     assert seen.count(TracerPart.PROBE) > 100
     outer = [n for n, part in enumerate(seen.parts) if part is TracerPart.CODE]
     assert outer == [0, len(seen.rows) - 1]
@@ -132,8 +165,9 @@ def test_the_command_writes_a_page_and_json(tmp_path):
     (("malloc:8", "-n", "{ nosuch(); }"), "undefined function name: nosuch"),
     (("malloc:8", "--hit", "99999999"), "--hit 99999999: the probe fires"),
     (("malloc:8", "--cpus", "2"), "works with one CPU only"),
+    (("pid$target:libc.so.7:malloc:entry", "-c", "$ sh -c 'ls /'"), "without a shell"),
 ])
 def test_what_cannot_be_explained_is_one_line(words, says):
     kernel = real_kernel("amd64")
-    refused(run("kinst", "explain", "-k", str(kernel.path), "--base", "--real", *words, "-c",
-                "$ ls /"), says)
+    refused(run("kinst", "explain", "-k", str(kernel.path), "--base", "--real", "-c", "$ ls /",
+                *words), says)

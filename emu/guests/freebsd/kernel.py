@@ -78,6 +78,8 @@ SESSION = ConsoleSession(
             r"""/^\t/ { gsub(/^[\t ]+/, ""); if ($0 != "") printf "\n=%s", $0; p = "" } """
             r"""END { print "" }'; """
             f"sed 's/^/!/' /tmp/errors; (exit $(cat /tmp/status)); {STATUS}; stty opost",
+    # sys/cddl/dev/dtrace/riscv/dtrace_isa.c prints this for arg5 of ERROR.
+    noise=rb"IMPLEMENT ME: \w{1,40}\r?\n",
     program="cat >/tmp/traced.d",
     trace="dtrace -x temporal=no -s /tmp/traced.d >/tmp/trace 2>&1 & "
           "while kill -0 $! 2>/dev/null && ! grep -q '^{}' /tmp/trace; do sleep 1; done; "

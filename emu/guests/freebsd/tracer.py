@@ -19,9 +19,9 @@ PARTS = {
                      "dtrace_speculation_buffer", "dtrace_speculation_commit",
                      "dtrace_speculation_discard", "dtrace_store_by_ref",
                      "dtrace_action_breakpoint", "dtrace_action_chill", "dtrace_action_panic",
-                     "dtrace_action_raise", "dtrace_action_stop", "dtrace_action_ustack",
-                     "dtrace_probe_error"),
+                     "dtrace_action_raise", "dtrace_action_stop", "dtrace_action_ustack"),
                     TracerPart.ACTION),
+    "dtrace_probe_error": TracerPart.ERROR,
     **dict.fromkeys(("kinst_memcpy", "kinst_trampoline_populate"), TracerPart.COPY)}
 # DTRACEACT_* and DTRACEAGG_* of sys/dtrace.h
 ACTIONS = {
@@ -35,9 +35,11 @@ ACTIONS = {
 ENABLED = EnabledProbes(
     "dtrace_probes", "struct dtrace_probe",
     ("dtpr_provider.dtpv_name", "dtpr_mod", "dtpr_func", "dtpr_name"),
-    first="dtpr_ecb", next="dte_next", number="dte_epid", predicate="dte_predicate",
-    buffer="dte_state.dts_buffer", data="dtb_tomax", offset="dtb_offset", action="dte_action",
-    next_action="dta_next", kind="dta_kind", actions=ACTIONS)
+    first="dtpr_ecb", next="dte_next", number="dte_epid", size="dte_size",
+    predicate="dte_predicate", code="dtp_difo", buffer="dte_state.dts_buffer", data="dtb_tomax",
+    offset="dtb_offset", action="dte_action", next_action="dta_next", kind="dta_kind",
+    actions=ACTIONS,
+    aggregates=frozenset(f"{name}()" for name in AGGREGATES))
 
 
 def tracer(trampoline: int, frame_on_stack: bool = False) -> TracerCode:
@@ -48,7 +50,9 @@ def tracer(trampoline: int, frame_on_stack: bool = False) -> TracerCode:
     return TracerCode(
         MODULES, provider="kinst", functions="fbt", fires="dtrace_probe", last_own=3,
         handles="dtrace_invop_start", frame_on_stack=frame_on_stack,
-        gates=frozenset({"sdt_probe", "sdt_probe6"}), parts=PARTS, evaluates="dtrace_dif_emulate",
+        gates=frozenset({"sdt_probe", "sdt_probe6"}),
+        in_programs=frozenset({"fasttrap_pid_probe", "fasttrap_return_probe"}), parts=PARTS,
+        evaluates="dtrace_dif_emulate", reports="dtrace_probe_error",
         scratch=(("thread", "td_dtrace"), ("kdtrace_thread", "td_dtrace_scrpc")),
         chunks=Chunks("kinst_trampchunks", "struct trampchunk", "next.tqe_next", "addr",
                       CHUNK_SIZE, "free", trampoline), enabled=ENABLED)

@@ -23,6 +23,8 @@ class SeenTracing:
         the row before has stored to, by address; for the first row, all of them.
     :param parts: for each row, the part of the work to which it belongs.
     :param functions: for each row, the function that it belongs to; empty in assembly code.
+    :param predicates: for each evaluated predicate, the number of the row after it, and whether it
+        is true.
     :param fired: number of the row that enters the tracer's main function.
     :param handled: number of the row that enters the function which gets the breakpoint; 0 if none.
     :param probe: number of the probe.
@@ -41,6 +43,7 @@ class SeenTracing:
     stored: list[Mapping[int, int]] = field(default_factory=list)
     parts: list[TracerPart] = field(default_factory=list)
     functions: list[str] = field(default_factory=list)
+    predicates: list[tuple[int, bool]] = field(default_factory=list)
     fired: int = 0
     handled: int = 0
     probe: int = 0

@@ -17,7 +17,7 @@ from emu.unicorn.mark import StateMark
 from images.shell import CommandError, check_command
 from kinst.relocation.trap import trap_of
 from kinst_emu.explain.record.each_instruction import EachInstruction
-from kinst_emu.explain.record.instruction import seen_instruction
+from kinst_emu.explain.record.instruction import SeenInstruction, seen_instruction
 from kinst_emu.explain.record.kept_words import KeptWords
 from kinst_emu.explain.record.running import RunningThread
 from kinst_emu.explain.record.seen_tracing import BREAKPOINT, CALL, PROGRAM, SeenTracing
@@ -40,13 +40,13 @@ class TracingRecorder(EachInstruction):
 
     :param machine: traces in the background, at the shell's prompt; not to be used for anything
         else afterwards.
-    :param command: command whose processes make the probe fire.
+    :param typed: command whose processes make the probe fire; ``command``: how messages call it.
     :param hit: number of the firing, from 1; only processes that the command starts count.
     :raises KinstError: if the debug data of the tracer's modules is missing.
     """
 
-    def __init__(self, machine: UnicornMachine, tracer: TracerCode, command: str, hit: int,
-                 limit: int, running: RunningThread) -> None:
+    def __init__(self, machine: UnicornMachine, tracer: TracerCode, typed: str, command: str,
+                 hit: int, limit: int, running: RunningThread) -> None:
         super().__init__(machine)
         self._tracer, self._limit, self._running = tracer, limit, running
         self._memory = TracerMemory(machine, running.types, tracer)
@@ -58,9 +58,10 @@ class TracingRecorder(EachInstruction):
         self._breakpoints = frozenset({trap.guest_breakpoint.code, trap.guest_breakpoint.short})
         self._earlier = 0  # number of recorded earlier calls of the tracer
         self._fired = self._start = -1
+        self._thread = self._returns_to = 0
         self._in_trampoline = False
         self._words: KeptWords | None = None  # during the second recording
-        check_command(command)
+        self._typed = check_command(typed)
         self.seen = SeenTracing(command, hit)
 
     def record(self) -> SeenTracing:
@@ -123,7 +124,7 @@ class TracingRecorder(EachInstruction):
         return words
 
     def _type(self) -> None:
-        self.machine.type(self.seen.command.encode() + b"\r")
+        self.machine.type(self._typed.encode() + b"\r")
 
     def _reached(self) -> int:
         """Run to the wanted firing, and return the instruction count at the call of the tracer."""
@@ -163,8 +164,11 @@ class TracingRecorder(EachInstruction):
                     self._fire()
             return
         if len(seen.rows) - self._start > MAX_ROWS:
-            raise KinstError(f"the firing has more than {MAX_ROWS:,} instructions, as the first "
-                             "one that adds to an aggregation; choose another one with --hit")
+            adds = any(name in self._tracer.enabled.aggregates
+                       for ecb in seen.ecbs for name in ecb.actions)
+            raise KinstError(f"the firing has more than {MAX_ROWS:,} instructions; "
+                             + "the first one that adds to an aggregation clears a table; " * adds
+                             + "choose another one with --hit")
         if self._ended():
             self.over = True
             self.machine.request_stop(Stop(StopReason.INSTRUCTIONS, address))
@@ -188,45 +192,55 @@ class TracingRecorder(EachInstruction):
 
     def _fire(self) -> None:
         """Find the row with which the firing begins."""
-        rows = self.seen.rows
+        seen, rows, machine = self.seen, self.seen.rows, self.machine
         self._fired = len(rows) - 1
-        handled = next((n for n in range(self._fired, -1, -1)
-                        if rows[n].address == self._handles), -1)
-        in_program = next((n for n in range(self._fired, -1, -1) if not rows[n].address >> 63), -1)
-        if handled > in_program:
-            self.seen.how = BREAKPOINT
+        active = self._active()
+        names = {function.name: first for first, _last, function in active}
+        in_program = names.keys() & self._tracer.in_programs
+        if self._tracer.handles in names:
+            seen.how, handled = BREAKPOINT, names[self._tracer.handles]
             begin = next((n for n in range(handled, -1, -1)
                           if rows[n].code in self._breakpoints), -1)
-            machine = self.machine
-            self.seen.frame = (rows[handled].registers[machine.arch.sp]
-                               if self._tracer.frame_on_stack
-                               else rows[handled].registers[machine.arch.arguments[0]])
-        elif in_program >= 0 and rows[in_program].code in self._breakpoints:
-            self.seen.how, begin = PROGRAM, in_program
-            self.seen.frame = self._running.frame()
+            registers = rows[handled].registers
+            seen.frame = registers[machine.arch.sp if self._tracer.frame_on_stack
+                                   else machine.arch.arguments[0]]
+        elif in_program:
+            seen.how = PROGRAM
+            begin = next((n for n in range(self._fired, -1, -1) if not rows[n].address >> 63), -1)
+            if begin >= 0 and rows[begin].code not in self._breakpoints:
+                begin = -1
+            seen.frame = self._running.frame()
         else:
-            begin = self._caller()
+            begin = next((last for _first, last, function in reversed(active)
+                          if not self._is_tracer(function.address)), -1)
         if begin < 0:
             raise KinstError("the beginning of the firing was not recorded; choose another firing "
                              "with --hit")
-        self._start = begin
+        self._start, self._thread = begin, thread_of(machine)
+        if seen.how == CALL:
+            entered = rows[begin + 1].registers
+            self._returns_to = (entered[machine.arch.link] if machine.arch.link is not None
+                                else machine.read_u64(entered[machine.arch.sp]))
         self._buffer = self._memory.buffer(self.seen.probe)
 
-    def _caller(self) -> int:
-        """Return the number of the row that calls the tracer, or -1."""
-        rows, machine = self.seen.rows, self.machine
-        stack = Calls(self._function)
-        where = list[tuple[int, Symbol | None]]()
-        for number, row in enumerate(rows[: self._fired + 1]):
-            depth = stack.enter(row.address)
-            where[depth:] = [(number, stack.functions[-1])]
-            # The entries below keep the number of their last row.
-        for number, function in reversed(where):
-            if function is not None and function.name not in self._tracer.gates:
-                module = machine.image.module_at(function.address)
-                if module is None or module.path.name not in self._tracer.modules:
-                    return number
-        return -1
+    def _active(self) -> list[tuple[int, int, Symbol]]:
+        """Return (first row, last row, function) of each function being executed, outermost first.
+
+        Code outside functions has no entry.
+        """
+        calls, found = Calls(self._function), list[tuple[int, int, Symbol | None]]()
+        for number, row in enumerate(self.seen.rows):
+            depth = calls.enter(row.address)
+            first = (found[depth][0] if depth < len(found)
+                     and found[depth][2] == calls.functions[-1] else number)
+            found[depth:] = [(first, number, calls.functions[-1])]
+        return [(first, last, function) for first, last, function in found if function is not None]
+
+    def _is_tracer(self, address: int) -> bool:
+        """Return whether an address is in the tracer's modules, or in a gate to them."""
+        module, function = self.machine.image.module_at(address), self._function(address)
+        return (module is not None and module.path.name in self._tracer.modules) or (
+            function is not None and function.name in self._tracer.gates)
 
     def _function(self, address: int) -> Symbol | None:
         return self.machine.image.symbols.function_at(address)
@@ -235,24 +249,41 @@ class TracingRecorder(EachInstruction):
         """Return whether the last row is the first one after the firing."""
         rows, machine, seen = self.seen.rows, self.machine, self.seen
         before, row, first = rows[-2], rows[-1], rows[self._start]
+        sp = machine.arch.sp
         if seen.how == CALL:
-            begun = self._function(first.address)
-            assert begun is not None
-            sp = machine.arch.sp
-            return (begun.address <= row.address < begun.address + begun.size
-                    and row.registers[sp] >= first.registers[sp])
-        module = machine.image.module_at(row.address)
-        if module is not None and module.path.name in self._tracer.modules:
+            entered = rows[self._start + 1].registers[sp] + machine.arch.return_size
+            return row.address == self._returns_to and row.registers[sp] >= entered
+        if self._is_tracer(row.address) or thread_of(machine) != self._thread:
             return False
         if before.code in self._returns:
             self._in_trampoline = self._is_trampoline(row.address)
             if self._in_trampoline and not seen.slot:
                 seen.slot = machine.read(row.address, self._tracer.chunks.trampoline)
-            return not self._in_trampoline and (row.address >> 63 == first.address >> 63)
+            return not self._in_trampoline and self._goes_on(row, first)
         if self._in_trampoline and not self._is_trampoline(row.address):
             self._in_trampoline = False
-            return before.code not in self._breakpoints
+            return (not row.address >> 63 if seen.how == PROGRAM
+                    else not self._is_vector(row.address))
         return False
+
+    def _goes_on(self, row: SeenInstruction, first: SeenInstruction) -> bool:
+        """Return whether the probed code continues at a row after the return from an exception.
+
+        Other exceptions may occur during the firing, such as a page fault of the displaced
+        instruction and an interrupt of the page fault's handler.
+        """
+        if self.seen.how == PROGRAM:
+            return not row.address >> 63
+        probed = self._function(first.address)
+        if not row.address >> 63 or self._is_vector(row.address):
+            return False
+        return row.registers[self.machine.arch.sp] >= self.seen.frame or (
+            probed is not None and self._function(row.address) == probed)
+
+    def _is_vector(self, address: int) -> bool:
+        """Return whether an address is in the kernel's entry code."""
+        function = self._function(address)
+        return function is None or function.name in self.machine.guest.traps.exclusions.names
 
     def _is_trampoline(self, address: int) -> bool:
         if self.seen.how == PROGRAM:
@@ -288,7 +319,7 @@ class TracingRecorder(EachInstruction):
         if seen.how != CALL:
             first = seen.rows[0]
             seen.original = self._displaced(first.address) if first.address >> 63 else b""
-        divide(seen, self.machine.image, self._tracer)
+        divide(seen, self.machine.image, self._tracer, self._breakpoints)
 
     def _displaced(self, address: int) -> bytes:
         image, arch = self.machine.image, self.machine.arch

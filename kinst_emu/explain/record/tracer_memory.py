@@ -19,12 +19,14 @@ MAX_NAME = 256  # maximum length of a part of a probe's name
 class SeenEcb:
     """What is enabled for a probe by one clause (an enabling control block).
 
-    :param predicate: whether the clause has a predicate.
-    :param actions: names of the actions.
+    :param size: size of its records in bytes.
+    :param predicate: address of the predicate's code; 0 if the clause has no predicate.
+    :param actions: names of the actions, one for each value that is recorded or used.
     """
 
     number: int
-    predicate: bool
+    size: int
+    predicate: int
     actions: tuple[str, ...]
 
 
@@ -76,7 +78,9 @@ class TracerMemory:
         for ecb in _list(_member(self._at(number), enabled.first), enabled.next):
             kinds = [int(action[enabled.kind])
                      for action in _list(ecb[enabled.action], enabled.next_action)]
-            result.append(SeenEcb(int(ecb[enabled.number]), bool(int(ecb[enabled.predicate])),
+            predicate = ecb[enabled.predicate]
+            result.append(SeenEcb(int(ecb[enabled.number]), int(ecb[enabled.size]),
+                                  int(predicate[enabled.code]) if int(predicate) else 0,
                                   tuple(enabled.actions.get(kind, f"action {kind:#x}")
                                         for kind in kinds)))
         return result

@@ -1,10 +1,11 @@
 """Division of a firing of the kernel's own tracer into the parts of its work."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from dtrace.debug.debug_index import debug_index
 from dwarf.debug_file import DebugDataError
 from dwarf.index import DebugIndex
+from emu.arch.architectures import arch_of
 from emu.elf.image import Image
 from emu.elf.symbols import Symbol
 from emu.guest.tracer import TracerCode, TracerPart
@@ -13,9 +14,25 @@ from kinst_emu.explain.record.seen_tracing import BREAKPOINT, CALL, PROGRAM, See
 BETWEEN = "(jump between modules)"  # instead of a function's name
 
 
-def divide(seen: SeenTracing, image: Image, tracer: TracerCode) -> None:
-    """Set the parts and functions of a recorded firing's rows, and the trampoline's address."""
+def divide(seen: SeenTracing, image: Image, tracer: TracerCode, breakpoints: Collection[bytes]
+           ) -> None:
+    """Set the parts and functions of a recorded firing's rows, and the trampoline's address.
+
+    :param breakpoints: codes of breakpoints.
+    """
     _Division(seen, image, tracer).divide()
+    set_apart(seen, breakpoints)
+
+
+def set_apart(seen: SeenTracing, breakpoints: Collection[bytes]) -> None:
+    """Count the rows of exceptions in the trampoline, such as page faults, as the probed code's."""
+    apart = False
+    for number in range(1, len(seen.rows) - 1):
+        if seen.parts[number] is TracerPart.TRAMPOLINE:
+            apart = False
+        elif apart or (seen.parts[number - 1] is TracerPart.TRAMPOLINE
+                       and seen.rows[number - 1].code not in breakpoints):
+            apart, seen.parts[number] = True, TracerPart.CODE
 
 
 class _Division:
@@ -33,23 +50,28 @@ class _Division:
     def divide(self) -> None:
         """Set the parts, the functions and the trampoline's address."""
         seen = self._seen
-        calls, evaluations = Calls(self._function), 0
-        predicate = len(seen.ecbs) == 1 and seen.ecbs[0].predicate
+        calls, predicate = Calls(self._function), 0
+        predicates = {ecb.predicate for ecb in seen.ecbs if ecb.predicate}
+        arch = arch_of(self._image)
         for number, row in enumerate(seen.rows):
-            calls.enter(row.address)
+            depth = calls.enter(row.address)
             function = calls.functions[-1]
+            if predicate and depth < predicate:  # the predicate has been evaluated
+                seen.predicates.append((number, bool(row.registers[arch.result])))
+                predicate = 0
+            if (function is not None and function.name == self._tracer.evaluates
+                    and row.address == function.address
+                    and row.registers[arch.arguments[0]] in predicates):
+                predicate = depth
             names = self._names(calls.functions, row.address)
             inner = next((name for name in names if name in self._tracer.parts), "")
             seen.functions.append(self._shown(row.address, inner))
-            if (function is not None and function.name == self._tracer.evaluates
-                    and row.address == function.address and number > seen.fired):
-                evaluations += 1
             part = self._part(inner, number)
-            if part is TracerPart.ACTION and predicate and evaluations == 1 \
-                    and self._tracer.evaluates in names:
+            if self._tracer.reports in names and number > seen.fired:
+                part = TracerPart.ERROR
+            elif predicate:
                 part = TracerPart.PREDICATE
             seen.parts.append(part)
-
         executed = [n for n, part in enumerate(seen.parts) if part is TracerPart.TRAMPOLINE]
         if executed:
             seen.trampoline = seen.rows[executed[0]].address
@@ -116,7 +138,8 @@ class Calls:
         stack = self.functions
         if not stack or (function is not None and stack[-1] != function):
             if function is not None and function in stack and address != function.address:
-                del stack[stack.index(function) + 1 :]
+                while stack[-1] != function:
+                    stack.pop()
             else:
                 stack.append(function)
         return len(stack) - 1

@@ -10,6 +10,7 @@ from emu.guest.tracer import TracerCode
 from emu.guests.registry import guest_of
 from emu.host.errors import KinstError
 from emu.host.progress import PROGRESS
+from emu.machine.machine import StopReason
 from images.boots import booted
 from images.guest_tracer import GuestTracer, TracerError, said
 from images.shell import CommandError, run_command
@@ -24,6 +25,7 @@ from kinst_emu.explain.steps.tracing_steps import tracing_steps
 from kinst_emu.explain.steps.tracing_way import tracing_way
 
 TARGET = "$target"
+PLAIN = re.compile(r"[\w ./:,+@%-]+")  # command that a shell would pass on unchanged
 PLACE = re.compile(r"(?P<function>[^:\s]+):(?P<name>[^:\s]+)")
 FORMS = "FUNCTION:OFFSET, FUNCTION:entry, FUNCTION:return or PROVIDER:MODULE:FUNCTION:NAME"
 
@@ -90,6 +92,10 @@ def explain_tracing(image: Image, place: str, clause: str, command: str, hit: in
     machine, typed = traced.machine, command
     with PROGRESS.working(f"tracing {place}"):
         if TARGET in place or TARGET in clause:
+            if not PLAIN.fullmatch(command):
+                raise KinstError(f"-c '$ {command[:60]}': with $target, dtrace(1) itself starts "
+                                 "the command, without a shell: give a program and its arguments, "
+                                 "without quotation marks and characters such as | ; > * $")
             traced.keep(program)
             typed = traced.with_target(command)
         else:
@@ -98,9 +104,10 @@ def explain_tracing(image: Image, place: str, clause: str, command: str, hit: in
     with PROGRESS.working(f"running {command}"):
         start = machine.mark()
         try:
-            seen = TracingRecorder(machine, tracer, typed, hit, limit, running).record()
-        except CommandError:
-            if typed == command:
+            seen = TracingRecorder(machine, tracer, typed, command, hit, limit, running).record()
+        except CommandError as error:
+            ended = error.stop is not None and error.stop.reason is StopReason.CONSOLE
+            if typed == command or not ended:
                 raise
             machine.back_to(start)
             ran = run_command(machine, typed, limit)

@@ -12,14 +12,16 @@ from kinst_emu.explain.steps.words import Words
 MAX_SHOWN = 60  # maximum number of rows in a table
 WORD = 8  # size of a word in bytes
 BITS = 32  # number of bits in a row of a table
-FIRING = (TracerPart.PROBE, TracerPart.PREDICATE, TracerPart.ACTION)
+FIRING = (TracerPart.PROBE, TracerPart.PREDICATE, TracerPart.ACTION, TracerPart.ERROR)
+HEADER, NUMBER = 12, 4  # sizes in bytes of a record's header, and of the ECB's number in it
 # What each part does, in the order of the table of parts.
 ABOUT = {
     TracerPart.TRAP: "vectors, trap frame, and the way back",
-    TracerPart.PROVIDER: "finds the probe and prepares the continuation",
+    TracerPart.PROVIDER: "finds the probe, and prepares arguments or the way back",
     TracerPart.PROBE: "for each clause: checks, buffer, record",
     TracerPart.PREDICATE: "decides whether the actions are taken",
     TracerPart.ACTION: "evaluates expressions, aggregates, walks stacks",
+    TracerPart.ERROR: "reports a fault in a predicate or an action, by the ERROR probe",
     TracerPart.COPY: "writes the trampoline",
     TracerPart.TRAMPOLINE: "the displaced instruction, and the way back",
 }
@@ -39,6 +41,8 @@ def tracing_steps(seen: SeenTracing, tracer: TracerCode, words: Words) -> list[S
         steps.append(_predicate(seen, tracer, words))
     if TracerPart.ACTION in seen.parts:
         steps.append(_actions(seen, words))
+    if TracerPart.ERROR in seen.parts:
+        steps.append(_error(seen, words))
     if seen.record:
         steps.append(_record(seen))
     if seen.how == BREAKPOINT:
@@ -95,8 +99,8 @@ def _enabled(seen: SeenTracing, words: Words) -> Step:
         f"The kernel's own DTrace traces {seen.name}, probe {seen.probe}; {who} makes it fire. "
         "What is enabled for the probe is kept in enabling control blocks (ECBs), one for each "
         "clause:",
-        Table(("ECB", "predicate", "actions"), tuple(
-            (Count(ecb.number), "yes" if ecb.predicate else "no", ", ".join(ecb.actions))
+        Table(("ECB", "predicate", "actions, one for each value"), tuple(
+            (Count(ecb.number), "yes" if ecb.predicate else "no", ", ".join(ecb.actions) or "none")
             for ecb in seen.ecbs))]
     if seen.how == CALL:
         parts.append(f"The probed code at {first.address:#x}, {place}, calls the tracer: {here}.")
@@ -185,18 +189,31 @@ def _probe(seen: SeenTracing, tracer: TracerCode, words: Words) -> Step:
         "buffer, and goes through the ECBs. "
         + (f"{own} of the {len(rows)} instructions are its own; the others evaluate predicates "
            "and actions." if own < len(rows) else f"It executes {own} instructions.")
-        + " The functions, with inlined ones that take an action:",
+        + " The functions"
+        + (", with inlined ones that take an action:" if own < len(rows) else ":"),
         _functions(seen, words, rows)), seen.fired)
 
 
 def _predicate(seen: SeenTracing, tracer: TracerCode, words: Words) -> Step:
     rows = [n for n, part in enumerate(seen.parts) if part is TracerPart.PREDICATE]
-    taken = TracerPart.ACTION in seen.parts
-    return Step("predicate", "The predicate is " + ("true" if taken else "false"), (
-        f"{tracer.evaluates} interprets the predicate's DIF code, an instruction set of DTrace's "
-        f"own: {len(rows)} instructions of the CPU."
-        + ("" if taken else " It is false, so no action is taken."),
-        _functions(seen, words, rows)), rows[0])
+    values = [true for _row, true in seen.predicates]
+    if len(values) > 1:
+        title = "The predicates are " + ", ".join("true" if one else "false" for one in values)
+    elif TracerPart.ERROR in seen.parts and values == [False]:
+        title = "The predicate faults"
+    else:
+        title = "The predicate is " + ("true" if any(values) else "false")
+    return Step("predicate", title, (
+        f"{tracer.evaluates} interprets DIF code, an instruction set of DTrace's own: {len(rows)} "
+        "instructions of the CPU. If a predicate is false, the actions of its clause are not "
+        "taken.", _functions(seen, words, rows)), rows[0])
+
+
+def _error(seen: SeenTracing, words: Words) -> Step:
+    rows = [n for n, part in enumerate(seen.parts) if part is TracerPart.ERROR]
+    return Step("error", "A fault is reported", (
+        "A predicate or an action has caused a fault; the rest of its clause is left out, and the "
+        f"probe ERROR fires: {len(rows)} instructions.", _functions(seen, words, rows)), rows[0])
 
 
 def _actions(seen: SeenTracing, words: Words) -> Step:
@@ -208,18 +225,39 @@ def _actions(seen: SeenTracing, words: Words) -> Step:
 
 def _record(seen: SeenTracing) -> Step:
     rows = list[tuple[Value, ...]]()
-    for at in range(0, min(len(seen.record), MAX_SHOWN * WORD), WORD):
-        piece = seen.record[at : at + WORD]
-        rows.append((seen.record_at + at, piece, "".join(
-            chr(byte) if 32 <= byte < 127 else "." for byte in piece)))
-    if len(seen.record) > MAX_SHOWN * WORD:
-        rows.append((f"({len(seen.record) - MAX_SHOWN * WORD} more bytes)", "", ""))
+    for what, begin, end in _pieces(seen):
+        for at in range(begin, end, WORD):
+            piece = seen.record[at : min(at + WORD, end)]
+            rows.append((seen.record_at + at, piece, "".join(
+                chr(byte) if 32 <= byte < 127 else "." for byte in piece), what))
+    shown = rows[:MAX_SHOWN]
+    if len(rows) > MAX_SHOWN:
+        shown.append((f"({len(rows) - MAX_SHOWN} more)", "", "", ""))
     return Step("record", "The record in the buffer", (
-        f"The firing has added {len(seen.record)} bytes to the CPU's buffer: the ECB's number in "
-        "4 bytes, the time in 8 bytes (the upper half first), and then what the actions record. "
-        "dtrace(1) copies the buffer later and prints it.",
-        Table(("address", "bytes", "text"), tuple(rows))),
+        f"The firing has added {len(seen.record)} bytes to the CPU's buffer. A record begins with "
+        "the ECB's number in 4 bytes and the time in 8 bytes, the upper half first; what the "
+        "actions record follows. dtrace(1) copies the buffer later and prints it.",
+        Table(("address", "bytes", "text", "what"), tuple(shown))),
         last_of(seen, *FIRING))
+
+
+def _pieces(seen: SeenTracing) -> Iterator[tuple[str, int, int]]:
+    """Yield (what it is, begin, end) for each piece of what the firing has added to the buffer."""
+    sizes = {ecb.number: ecb.size for ecb in seen.ecbs}
+    at, end = 0, len(seen.record)
+    while at < end:
+        number = int.from_bytes(seen.record[at : at + NUMBER], "little")
+        if not number:
+            yield "padding", at, min(at + NUMBER, end)
+            at += NUMBER
+            continue
+        size = max(sizes.get(number, 0), HEADER)
+        yield f"ECB {number}, time", at, min(at + HEADER, end)
+        if number not in sizes:  # a record of the ERROR probe
+            size = end - at
+        if size > HEADER:
+            yield f"values of ECB {number}", at + HEADER, min(at + size, end)
+        at += size
 
 
 def _trampoline(seen: SeenTracing, tracer: TracerCode, words: Words) -> Step:
@@ -277,11 +315,12 @@ def _bits(free: Sequence[bool]) -> str:
 
 
 def _emulated(seen: SeenTracing, tracer: TracerCode, words: Words) -> Step:
-    begin = last_of(seen, *FIRING, TracerPart.PROVIDER) + 1
+    begin = last_of(seen, *FIRING) + 1
     rows = range(begin, len(seen.rows) - 1)
     before = _fields(seen, words, _content(seen, seen.fired))
     # Assembly code may overwrite the trap frame while it returns.
-    upto = begin if tracer.frame_on_stack else len(seen.rows) - 1
+    upto = (last_of(seen, *FIRING, TracerPart.PROVIDER) + 1 if tracer.frame_on_stack
+            else len(seen.rows) - 1)
     after = _fields(seen, words, _content(seen, upto))
     changed = tuple((name, before[name][1], value) for name, (_at, value) in after.items()
                     if before[name][1] != value)
@@ -293,7 +332,7 @@ def _emulated(seen: SeenTracing, tracer: TracerCode, words: Words) -> Step:
         parts += ["Changes of the trap frame:", Table(("field", "before", "after"), changed)]
     if tracer.frame_on_stack:
         parts += ["These instructions do it:",
-                  _executed_rows([seen.rows[n] for n in rows], words)]
+                  _executed_rows([seen.rows[n] for n in range(upto, len(seen.rows) - 1)], words)]
     return Step("emulated", "The displaced instruction is emulated", tuple(parts),
                 len(seen.rows) - 2)
 
@@ -302,12 +341,18 @@ def _executed(seen: SeenTracing, words: Words) -> Step:
     begin = first_of(seen, TracerPart.TRAMPOLINE)
     rows = [seen.rows[n] for n in range(begin, len(seen.rows) - 1)
             if seen.parts[n] is TracerPart.TRAMPOLINE]
-    again = [n for n in range(begin, len(seen.rows) - 1)
-             if seen.parts[n] is not TracerPart.TRAMPOLINE]
+    behind = range(begin, len(seen.rows) - 1)
+    own = [n for n in behind if seen.parts[n] is TracerPart.CODE]
+    again = [n for n in behind
+             if seen.parts[n] not in (TracerPart.TRAMPOLINE, TracerPart.CODE)]
     parts: list[str | Table] = ["The exception has returned to the trampoline, where the "
                                 "displaced instruction is executed:", _executed_rows(rows, words)]
+    if own:
+        parts += [f"It causes an exception of its own, such as a page fault: {len(own)} "
+                  "instructions, which are not counted as the tracer's.",
+                  _functions(seen, words, own)]
     if again:
-        parts += [f"The breakpoint behind it causes a second exception: {len(again)} instructions "
+        parts += [f"The breakpoint after it causes a second exception: {len(again)} instructions "
                   "until the probed code continues.", _functions(seen, words, again)]
     return Step("displaced", "The displaced instruction is executed", tuple(parts), begin)
 
@@ -326,7 +371,7 @@ def _parts(seen: SeenTracing) -> Step:
     rows: list[tuple[Value, ...]] = [(part.value, Count(seen.count(part)), about)
                                      for part, about in ABOUT.items() if seen.count(part)]
     total = sum(seen.count(part) for part in ABOUT)
-    rows.append(("together", Count(total), ""))
+    rows.append(("total", Count(total), ""))
     return Step("cost", "What the firing costs", (
         f"Instructions of the firing, without the one that causes it: {total}.",
         Table(("part", "instructions", "what it does"), tuple(rows),

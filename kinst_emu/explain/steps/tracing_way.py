@@ -12,10 +12,11 @@ WORD = 8  # size of a word in bytes
 MAX_STAYS = 120  # maximum number of moments in C functions
 STATIONS = {
     TracerPart.CODE: 0, TracerPart.TRAP: 1, TracerPart.PROVIDER: 2, TracerPart.COPY: 2,
-    TracerPart.PROBE: 3, TracerPart.PREDICATE: 4, TracerPart.ACTION: 4, TracerPart.TRAMPOLINE: 5}
+    TracerPart.PROBE: 3, TracerPart.PREDICATE: 4, TracerPart.ACTION: 4, TracerPart.ERROR: 3,
+    TracerPart.TRAMPOLINE: 5}
 NAMES = ("code", "trap", "provider", "probe", "clause", "trampoline")
 ABOUT = {"patch": "code", "exception": "registers", "vector": "words", "frame": "words",
-         "lookup": "way", "probe": "way", "predicate": "way", "clause": "way",
+         "lookup": "way", "probe": "way", "predicate": "way", "clause": "way", "error": "way",
          "record": "words", "trampoline": "words", "emulated": "words", "displaced": "code",
          "after": "registers", "cost": "way"}
 

@@ -14,7 +14,7 @@ from kinst.relocation.trap import trap_of
 from kinst_emu.explain.record.instruction import SeenInstruction
 from kinst_emu.explain.record.seen_tracing import BREAKPOINT, CALL, SeenTracing
 from kinst_emu.explain.record.tracer_memory import SeenChunk, SeenEcb
-from kinst_emu.explain.record.tracer_parts import Calls
+from kinst_emu.explain.record.tracer_parts import Calls, set_apart
 from kinst_emu.explain.steps.explained import ExplainedWay, words_of
 from kinst_emu.explain.steps.explained_tracing import probe_of, tracer_of
 from kinst_emu.explain.steps.step import Table
@@ -47,7 +47,7 @@ def recorded(arch, how=BREAKPOINT, trampoline=True):
     function, other = image.symbols.find("strlen"), image.symbols.find("strtoul")
     trap = trap_of(guest, arch)
     seen = SeenTracing("ls /", 1, how, process="ls", pid=7, probe=73, name="kinst:kernel:strlen:4",
-                       ecbs=[SeenEcb(1, True, ("an expression", "count()"))])
+                       ecbs=[SeenEcb(1, 12, 0x1000, ("an expression", "count()"))])
     parts = [TracerPart.TRAP, TracerPart.PROVIDER, TracerPart.PROBE, TracerPart.PREDICATE,
              TracerPart.ACTION, TracerPart.COPY, TracerPart.TRAMPOLINE]
     if how == CALL:
@@ -66,7 +66,10 @@ def recorded(arch, how=BREAKPOINT, trampoline=True):
                               else "strlen" if part is TracerPart.CODE else f"f_{part.value}")
         seen.stored.append({})
     seen.fired = seen.parts.index(TracerPart.PROBE)
-    seen.record_at, seen.record = RECORD, bytes(range(12))
+    # A record of ECB 1, after padding, and one of the ERROR probe
+    seen.record_at, seen.record = RECORD, bytes.fromhex("00000000 01000000" + "aa" * 8 + "07000000"
+                                                        + "bb" * 12)
+    seen.predicates = [(seen.parts.index(TracerPart.PREDICATE) + 2, True)]
     frame = range(FRAME, FRAME + guest.traps.trap_frame.size, 8)
     if how != CALL:
         seen.frame, seen.handled, seen.original = FRAME, 2, b"\x90\x00\x00\x00"
@@ -94,12 +97,19 @@ def test_the_numbers_of_the_steps_are_those_of_the_recording(arch):
                            "predicate", "clause", "record", "trampoline", "displaced", "after",
                            "cost"]
     assert cells(steps["cost"])["part"] == (
-        *((part.value, "2", about) for part, about in ABOUT.items()), ("together", "14", ""))
+        *((part.value, "2", about) for part, about in ABOUT.items()
+          if part is not TracerPart.ERROR), ("total", "14", ""))
     assert cells(steps["patch"])["ECB"] == (("1", "yes", "an expression, count()"),)
     frame = cells(steps["frame"])["address"]
     name, (offset, size) = next(iter(words.guest.traps.trap_frame.fields.items()))
     assert frame[0] == (f"{FRAME + offset:#x}", name, f"{offset // 8 & (1 << 8 * size) - 1:#x}")
-    assert cells(steps["record"])["address"][1] == (f"{RECORD + 8:#x}", "08 09 0a 0b", "....")
+    assert [row[1:] for row in cells(steps["record"])["address"]] == [
+        ("00 00 00 00", "....", "padding"),
+        ("01 00 00 00 aa aa aa aa", "........", "ECB 1, time"),
+        ("aa aa aa aa", "....", "ECB 1, time"),
+        ("07 00 00 00 bb bb bb bb", "........", "ECB 7, time"),
+        ("bb bb bb bb", "....", "ECB 7, time"), ("bb bb bb bb", "....", "values of ECB 7")]
+    assert steps["predicate"].title == "The predicate is true"
     assert cells(steps["trampoline"])["number"][0] == (
         "0", "##.#.... ........ ........ ........")
     assert f"number {(SLOT - CHUNK) // freebsd(arch).chunks.trampoline} of" in (
@@ -107,6 +117,26 @@ def test_the_numbers_of_the_steps_are_those_of_the_recording(arch):
     lines = "\n".join(text(list(steps.values())))
     assert "ls (process 7) makes it fire" in lines.replace("\n    ", " ")
     assert lines.count("f_predicate") == 2 and "None" not in lines
+
+
+def test_a_fault_of_the_predicate_is_not_a_false_predicate():
+    seen, words = recorded("amd64")
+    seen.predicates = [(9, False)]
+    seen.parts = [TracerPart.ERROR if part is TracerPart.ACTION else part for part in seen.parts]
+    steps = {step.name: step for step in tracing_steps(seen, freebsd("amd64"), words)}
+    assert steps["predicate"].title == "The predicate faults" and "clause" not in steps
+    assert "the probe ERROR fires: 2 instructions" in steps["error"].parts[0]
+
+
+def test_an_exception_in_the_trampoline_is_not_counted_as_the_tracers():
+    seen, _words = recorded("amd64")
+    at = seen.parts.index(TracerPart.TRAMPOLINE) + 1
+    for rows in (seen.rows, seen.functions):
+        rows[at:at] = rows[1:3]
+    seen.parts[at:at] = [TracerPart.TRAP] * 2
+    set_apart(seen, {b"\xcc"})
+    assert seen.parts[at - 1 :] == [TracerPart.TRAMPOLINE, TracerPart.CODE, TracerPart.CODE,
+                                    TracerPart.TRAMPOLINE, TracerPart.CODE]
 
 
 def test_an_emulated_instruction_has_no_trampoline():
@@ -134,7 +164,7 @@ def test_the_film_passes_all_parts_and_the_page_shows_the_numbers(arch):
     pictures = Pictures(WayScenes(way, words), way_layout(way))
     shown = page("title", "about", steps, pictures.of_steps(), None)
     last = shown[shown.index('id="cost"'):]
-    assert re.search(r"<mark>together</mark>.*?<mark>14</mark>", last, re.DOTALL), last
+    assert re.search(r"<mark>total</mark>.*?<mark>14</mark>", last, re.DOTALL), last
     assert len(film(pictures).changes) == len(way.moments)
     assert any("trampoline" in names for names in way.labels.values())
 
