@@ -83,12 +83,12 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("kernel")
-    parser.add_argument("tables", nargs="*", choices=TABLES)
+    parser.add_argument("table", nargs="?", choices=TABLES)
     arguments = parser.parse_args()
     kernel = catalog.find(arguments.kernel)
     image = with_disks(catalog.find(arguments.kernel, modules_of(kernel)), [], base=True)
     heads = " | ".join((*(part.value for part in PARTS), "total"))
-    for table in arguments.tables or TABLES:
+    for table in [arguments.table] if arguments.table else TABLES:
         print(f"\n| {table[:-1]} | {heads} |\n|{'---|' * (len(PARTS) + 2)}", flush=True)
         rows = ([(*one, "") for one in (*places(kernel), *PROBES)] if table == "probes"
                 else [(f"`{clause or '(none)'}`", f"fbt::{FUNCTION}:entry", clause)

@@ -29,7 +29,7 @@ from kinst_emu.explain.view.way_picture import way_layout
 from kinst_emu.explain.view.way_scenes import WayScenes
 from tests.conftest import ARCHES
 from tests.kinst_emu.commands.test_commands import refused, run
-from tests.kinst_emu.explain.test_terminal import text_of
+from tests.kinst_emu.explain.test_terminal import plain
 
 FRAME, RECORD, SLOT = 0x9000, 0xB000, 0xFFFFFFFF00001020
 CHUNK = SLOT & -4096
@@ -222,12 +222,12 @@ def test_the_terminal_shows_each_step_and_each_moment_of_a_path():
         async with app.run_test(size=(160, 50)) as pilot:
             titles = []
             for _ in steps:
-                titles.append(text_of(app.query_one("#title").content))
+                titles.append(plain(app, "title"))
                 await pilot.press("n")
             await pilot.press("g", *"frame", "enter", "full_stop")
             await pilot.pause()
-            return titles, {name: text_of(app.query_one(f"#{name}").content)
-                            for name in ("title", "place", "words", "registers", "way")}
+            return titles, {name: plain(app, name) for name in
+                            ("title", "place", "words", "registers", "way")}
 
     titles, panes = asyncio.run(walk())
     assert all(f"{number}/{len(steps)}  {step.title}" in title
