@@ -93,7 +93,10 @@ def _trace(w: Writer) -> Node:
 
 
 def _print(w: Writer) -> Node:
-    return _statement("print(", w.of(w.random.choice(("int", "int", "string"))), ");")
+    """Return a call of print(); the name of an operation's type depends on the kernel's numbers."""
+    if w.random.random() < 0.3:
+        return _statement("print(", w.string(), ");")
+    return _statement(f"print(({w.random.choice(list(INTEGERS))})(", w.integer(), "));")
 
 
 def _printf(w: Writer) -> Node:
