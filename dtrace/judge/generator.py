@@ -130,7 +130,7 @@ def _aggregated(w: Writer, function: str) -> tuple[str | Node, ...]:
 
     FreeBSD's kernel panics if the argument of lquantize() is more than 2^31 - 1 above the base.
     """
-    return (w.integer(),) if function != "lquantize" else ("(int)(", w.integer(), ") / 2")
+    return (w.integer(),) if function != "lquantize" else ("(", w.integer(), ") % 1000")
 
 
 def _aggregate(w: Writer) -> Node:
