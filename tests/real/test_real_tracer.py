@@ -116,6 +116,15 @@ def test_a_fault_of_the_predicate_is_an_error(image):
     assert found.seen.count(TracerPart.ERROR) > 100 and "clause" not in steps
 
 
+def test_a_trampoline_that_fbt_lets_kinst_skip_is_shown_from_its_beginning(image):
+    if catalog.arch_of(image).name != "arm64":
+        pytest.skip("only arm64 asks the other providers after kinst")
+    found = explained(image, "malloc:4")
+    seen, steps = found.seen, {step.name: step for step in found.steps}
+    assert seen.slot.startswith(seen.original) and seen.count(TracerPart.TRAMPOLINE) == 1
+    assert steps["displaced"].title == "The trampoline is left at once"
+
+
 def test_a_page_fault_of_the_displaced_instruction_is_its_own(image):
     if catalog.arch_of(image).name != "amd64":
         pytest.skip("the place is known only for amd64")

@@ -258,6 +258,7 @@ class TracingRecorder(EachInstruction):
         if before.code in self._returns:
             self._in_trampoline = self._is_trampoline(row.address)
             if self._in_trampoline and not seen.slot:
+                seen.trampoline = row.address
                 seen.slot = machine.read(row.address, self._tracer.chunks.trampoline)
             return not self._in_trampoline and self._goes_on(row, first)
         if self._in_trampoline and not self._is_trampoline(row.address):
@@ -307,6 +308,17 @@ class TracingRecorder(EachInstruction):
             seen.record = machine.read(seen.record_at, min(after.offset - before.offset,
                                                            MAX_RECORD))
         seen.chunks = memory.chunks()
+        if seen.how == BREAKPOINT and seen.trampoline:
+            self._align()
+
+    def _align(self) -> None:
+        """Find the beginning of the trampoline, which may be entered at a later instruction."""
+        seen, chunks = self.seen, self._tracer.chunks
+        for chunk in seen.chunks:
+            offset = seen.trampoline - chunk.address
+            if 0 <= offset < chunks.size:
+                seen.trampoline -= offset % chunks.trampoline
+                seen.slot = self.machine.read(seen.trampoline, chunks.trampoline)
 
     def _finish(self) -> None:
         """Remove the rows before the firing, and divide the others into parts."""

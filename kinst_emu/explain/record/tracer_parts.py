@@ -16,7 +16,7 @@ BETWEEN = "(jump between modules)"  # instead of a function's name
 
 def divide(seen: SeenTracing, image: Image, tracer: TracerCode, breakpoints: Collection[bytes]
            ) -> None:
-    """Set the parts and functions of a recorded firing's rows, and the trampoline's address.
+    """Set the parts and functions of a recorded firing's rows, and the values of its predicates.
 
     :param breakpoints: codes of breakpoints.
     """
@@ -48,7 +48,7 @@ class _Division:
         self._known: dict[int, tuple[str, ...]] = {}  # inlined functions by address
 
     def divide(self) -> None:
-        """Set the parts, the functions and the trampoline's address."""
+        """Set the parts, the functions and the values of the predicates."""
         seen = self._seen
         calls, predicate = Calls(self._function), 0
         predicates = {ecb.predicate for ecb in seen.ecbs if ecb.predicate}
@@ -72,9 +72,6 @@ class _Division:
             elif predicate:
                 part = TracerPart.PREDICATE
             seen.parts.append(part)
-        executed = [n for n, part in enumerate(seen.parts) if part is TracerPart.TRAMPOLINE]
-        if executed:
-            seen.trampoline = seen.rows[executed[0]].address
 
     def _shown(self, address: int, inner: str) -> str:
         """Return the name of the function that a row belongs to.

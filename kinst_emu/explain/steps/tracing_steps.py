@@ -345,16 +345,23 @@ def _executed(seen: SeenTracing, words: Words) -> Step:
     own = [n for n in behind if seen.parts[n] is TracerPart.CODE]
     again = [n for n in behind
              if seen.parts[n] not in (TracerPart.TRAMPOLINE, TracerPart.CODE)]
+    emulated = seen.how == BREAKPOINT and rows[0].address != seen.trampoline
+    title = "The displaced instruction is executed"
     parts: list[str | Table] = ["The exception has returned to the trampoline, where the "
                                 "displaced instruction is executed:", _executed_rows(rows, words)]
+    if emulated:  # another provider has a probe at the same instruction
+        title = "The trampoline is left at once"
+        parts[0] = ("Another provider, which knows the instruction, has emulated it. The exception "
+                    "has therefore returned to what follows it in the trampoline:")
     if own:
         parts += [f"It causes an exception of its own, such as a page fault: {len(own)} "
                   "instructions, which are not counted as the tracer's.",
                   _functions(seen, words, own)]
     if again:
-        parts += [f"The breakpoint after it causes a second exception: {len(again)} instructions "
-                  "until the probed code continues.", _functions(seen, words, again)]
-    return Step("displaced", "The displaced instruction is executed", tuple(parts), begin)
+        parts += [f"The breakpoint{' after it' * (not emulated)} causes a second exception: "
+                  f"{len(again)} instructions until the probed code continues.",
+                  _functions(seen, words, again)]
+    return Step("displaced", title, tuple(parts), begin)
 
 
 def _after(seen: SeenTracing, words: Words) -> Step:
