@@ -233,6 +233,7 @@ cdef void faulted(Machine *m) noexcept nogil:
     cdef uint64_t scratch = m.scratch_at
     cdef int fault = m.fault
     cdef uint64_t value = m.fault_value
+    cdef uint32_t at = m.fault_at  # a fault of the ERROR probe must not replace it
     cdef uint64_t skip
     cdef bint after
     cdef int64_t action
@@ -262,6 +263,7 @@ cdef void faulted(Machine *m) noexcept nogil:
     memcpy(context, kept, CONTEXT_SIZE)
     m.in_error = False
     m.walker.skip, m.walker.after = skip, after
+    m.fault_at = at
     call_error(m, clause, fault, value)
     m.scratch_at = scratch
 

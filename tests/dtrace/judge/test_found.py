@@ -165,3 +165,12 @@ def test_a_difference_that_was_found_stays_away(name, tmp_path):
     assert (ours.status, compared(ours.output, OUTPUT),
             compared(ours.errors, ERRORS)) == (status, output, errors)
     assert differences(Outcome(status, output, errors), ours) == []
+
+
+def test_a_fault_of_error_does_not_replace_the_place_of_the_fault_before_it(tmp_path):
+    path = tmp_path / "script.d"
+    path.write_text(f"{QUIET}self string s;\nBEGIN {{ x = 1; trace(*(int *)0); }}\n"
+                    f'ERROR /index("x", self->s)/ {{ printf("fault"); }}\n{LAST}')
+    ours = outcome(path)
+    assert "1 error in ERROR probe enabling" in ours.errors
+    assert "invalid address (0x0) in action #2 at BPF offset" in ours.errors
