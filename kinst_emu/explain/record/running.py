@@ -35,9 +35,14 @@ class RunningThread:
         return CStruct(self._thread, address, self._machine)
 
     def member(self, kind: str, name: str, address: int) -> int:
-        """Return a member of the structure ``kind`` at an address, or 0 without debug data."""
+        """Return a member of the structure ``kind`` at an address.
+
+        :raises KinstError: if the kernel has no debug data for the structure.
+        """
         known = structure(self.types, f"struct {kind}")
-        return 0 if known is None else int(CStruct(known, address, self._machine)[name])
+        if known is None:
+            raise KinstError(f"{self._machine.image.path}: debug data for struct {kind} is missing")
+        return int(CStruct(known, address, self._machine)[name])
 
     def frame(self) -> int:
         """Return the address of the trap frame from the current thread's last kernel entry."""

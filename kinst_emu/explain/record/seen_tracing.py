@@ -59,6 +59,11 @@ class SeenTracing:
     trampoline: int = 0
     slot: bytes = b""
 
+    @property
+    def what(self) -> str:
+        """Plural name of what ``hit`` counts, for error messages."""
+        return "firings"
+
     def count(self, part: TracerPart) -> int:
         """Return the number of instructions of a part."""
         return self.parts[:-1].count(part)

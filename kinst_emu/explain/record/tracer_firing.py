@@ -9,14 +9,14 @@ from dtrace.stacks.threads import Threads
 from emu.elf.symbols import Symbol
 from emu.guest.tracer import TracerCode
 from emu.host.errors import KinstError
-from emu.host.printable import counted
 from emu.machine.machine import Stop, StopReason, Until
 from emu.machine.running_thread import thread_of
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.mark import StateMark
-from images.shell import CommandError, check_command
+from images.shell import check_command
 from kinst.relocation.trap import trap_of
 from kinst_emu.explain.record.each_instruction import EachInstruction
+from kinst_emu.explain.record.entry import times_come_to
 from kinst_emu.explain.record.instruction import SeenInstruction, seen_instruction
 from kinst_emu.explain.record.kept_words import KeptWords
 from kinst_emu.explain.record.running import RunningThread
@@ -76,7 +76,10 @@ class TracingRecorder(EachInstruction):
         thread = next((thread for thread in Threads(machine).all()
                        if thread.address == self._running.address), None)
         seen.name, seen.ecbs = self._memory.name(seen.probe), self._memory.ecbs(seen.probe)
-        seen.process, seen.pid = ("", 0) if thread is None else (thread.process, thread.pid)
+        if thread is None:
+            raise KinstError("the thread that makes the probe fire is unknown; choose another "
+                             "firing with --hit")
+        seen.process, seen.pid = thread.process, thread.pid
         self._again(start, count - BEFORE)
         stop = self._watched(count + MAX_WORK)
         if not self.over:
@@ -131,24 +134,16 @@ class TracingRecorder(EachInstruction):
         machine, seen = self.machine, self.seen
         old = {thread.pid for thread in Threads(machine).all()}
         self._type()
-        until = Until(addresses=[self._fires], console=machine.guest.boot.shell_prompt,
-                      instructions=machine.instructions + self._limit)
-        counts, found = list[int](), 0
-        while found < seen.hit:
-            stop = machine.run(until)
-            if stop.reason is StopReason.INTERRUPTED:
-                raise KeyboardInterrupt
-            if stop.reason is StopReason.INSTRUCTIONS:
-                raise CommandError(f"'{seen.command[:60]}': firing {seen.hit} was not reached "
-                                   f"within {self._limit:,} instructions; raise --limit", stop)
-            if stop.reason is not StopReason.ADDRESS:
-                raise CommandError(f"--hit {seen.hit}: the probe fires {counted(found, 'time')} in "
-                                   f"the processes that '{seen.command[:60]}' starts", stop)
-            counts.append(machine.instructions)
-            own = machine.read_register(machine.arch.arguments[0]) & 0xFFFFFFFF
-            found += own > self._tracer.last_own and self._running.pid() not in old
-        self._earlier = sum(count >= counts[-1] - BEFORE for count in counts[:-1])
-        return counts[-1]
+
+        def counts() -> bool:
+            """Return whether a probe of the program fires in a process that the command starts."""
+            probe = machine.read_register(machine.arch.arguments[0]) & 0xFFFFFFFF
+            return probe > self._tracer.last_own and self._running.pid() not in old
+
+        reached = list(times_come_to(machine, machine.symbol(self._tracer.fires), seen,
+                                     self._limit, counts))
+        self._earlier = sum(count >= reached[-1] - BEFORE for count in reached[:-1])
+        return reached[-1]
 
     def look(self, address: int) -> None:
         """Record the instruction at ``address``, and stop when the firing has ended."""
@@ -319,6 +314,10 @@ class TracingRecorder(EachInstruction):
             if 0 <= offset < chunks.size:
                 seen.trampoline -= offset % chunks.trampoline
                 seen.slot = self.machine.read(seen.trampoline, chunks.trampoline)
+                return
+        raise KinstError(f"{self.machine.image.path}: the chunk of the trampoline at "
+                         f"{seen.trampoline:#x} is not known; debug data of the tracer's modules "
+                         "may be missing")
 
     def _finish(self) -> None:
         """Remove the rows before the firing, and divide the others into parts."""
