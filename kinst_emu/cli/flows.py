@@ -140,7 +140,7 @@ def write_trace(player: Player, end: Position, arguments: argparse.Namespace) ->
     :raises KinstError: when options contradict each other, or the output cannot be written.
     """
     kind = arguments.format or (TRACE if arguments.output is not None else TEXT)
-    check_output(arguments.output, kind, arguments.recording)
+    check_output(arguments.output, kind, player.recording.path)
     details = arguments.registers or arguments.stores
     if details and kind not in (TRACE, TEXT, JSON):
         raise KinstError(f"--registers and --stores cannot be used with --as {kind}")

@@ -5,7 +5,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from dtrace.debug.debug_data import Sources
 from dtrace.debug.debug_index import debug_index
@@ -32,6 +31,7 @@ EXAMPLES = (
     "kinst disas -k kernel 'uma_z*'",
     "kinst disas -k kernel --json malloc free",
     "kinst disas -k kernel malloc --counts boot.rec",
+    "kinst disas -k kernel malloc --counts boot",
 )
 
 
@@ -44,8 +44,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         "functions)")
     parser.add_argument("--no-source", dest="source", action="store_false",
                         help="do not show source lines (default: show them)")
-    parser.add_argument("--counts", type=Path, metavar="RECORDING",
-                        help="show how often each instruction was executed in this recording "
+    parser.add_argument("--counts", metavar="WHAT",
+                        help="show how often each instruction was executed in this recording, or "
+                        "in a workload that is recorded first with the default options of kinst "
+                        "record: '$ COMMAND', a C file, calls in the booted kernel, or 'boot' "
                         "(default: no counts)")
     parser.add_argument("--json", action="store_true",
                         help="print the list as JSON (default: text)")
@@ -99,14 +101,13 @@ def run(arguments: argparse.Namespace) -> int:
 def _counts(arguments: argparse.Namespace) -> Counter[int]:
     """Return how often the instructions of the kernel were executed in the recording."""
     # Deferred: slow to import, and most listings have no counts
-    from images.boots import LIMIT
-    from images.recordings import played
     from kinst_emu.runs.counted import count, counter
+    from kinst_emu.runs.recorded_workload import played_workload, with_defaults
 
-    player = played(arguments.counts, arguments.kernel, LIMIT, arguments.module)
-    coverage = counter(player, KernelCode(player.machine.image))
-    count(player, coverage, str(arguments.counts))
-    return coverage.counts
+    with played_workload(with_defaults(arguments, arguments.counts)) as player:
+        coverage = counter(player, KernelCode(player.machine.image))
+        count(player, coverage, arguments.counts)
+        return coverage.counts
 
 
 def _chosen(image: Image, texts: Sequence[str]) -> Iterator[tuple[Symbol, set[int]]]:

@@ -3,7 +3,6 @@
 import argparse
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import cast
 
 from dtrace.calls.places import THREAD, Places
@@ -21,18 +20,22 @@ from emu.gdb.target import PlayedTarget, Why
 from emu.host.errors import KinstError, MemoryAccessError
 from emu.host.progress import PROGRESS
 from emu.machine.address_space import AddressSpace
+from emu.machine.call import DEFAULT_LIMIT
 from emu.machine.machine import Stop
 from emu.machine.running_thread import thread_of
 from emu.replay.inputs import Position
 from emu.replay.player import Player
 from emu.replay.writes import MAX_SIZE, Write, last_write, physical_of
 from images.boots import LIMIT
-from images.recordings import played
 from images.shell import program_files, without_marks
 from kinst_emu.cli import flows
 from kinst_emu.cli.branches import run_branch
-from kinst_emu.cli.completion import module_option
 from kinst_emu.cli.debugging import serve_recording
+from kinst_emu.runs.recorded_workload import (
+    played_workload,
+    short_workload_options,
+    with_defaults,
+)
 from kinst_emu.terminal.terminal import hexdump, parse_count, show_byte
 
 EXAMPLES = (
@@ -45,6 +48,7 @@ EXAMPLES = (
     "kinst replay panic.rec --origin a0@fault",
     "kinst replay boot.rec --to 50% --reverse-to malloc",
     "kinst replay call.rec --to malloc:22 --locals",
+    "kinst replay -k kernel '$ cat /etc/motd' --to vn_open_cred --locals",
     "kinst replay call.rec --gdb 1234",
     "kinst replay boot.rec --trace-insns : --as flame -o boot.svg",
 )
@@ -54,12 +58,11 @@ SHOWN, MAX_SHOWN = 64, 1 << 16  # default and maximum number of bytes of memory 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``kinst replay``."""
-    parser.add_argument("recording", type=Path, metavar="FILE", help="recording to play "
-                        "(required)")
-    parser.add_argument("-k", "--kernel", metavar="IMAGE",
-                        help="kernel of the recording (default: the kernel file named in the "
-                        "recording, or the known kernel with the same build ID)")
-    module_option(parser)
+    parser.add_argument("what", metavar="WHAT",
+                        help="a recording, or a workload to record first, as for kinst record: '$ "
+                        "COMMAND', a C file, calls in the booted kernel, or 'boot' (required)")
+    short_workload_options(parser, "required for a workload; default: the kernel file named in the "
+                           "recording, or the known kernel with the same build ID")
     parser.add_argument("--to", metavar="POSITION",
                         help="stop at this position and show registers, stack and memory; POSITION "
                         "is " + FORMS.replace("%", "%%") + " (default: play to the end)")
@@ -114,8 +117,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         "the session starts at the position given with --to, or at the start of "
                         "the recording (default: no gdb)")
     parser.add_argument("--limit", metavar="N",
-                        help="refuse a recording with more than N instructions (default: "
-                        f"{LIMIT:,})")
+                        help="refuse a recording with more than N instructions, or abandon a "
+                        f"workload after N instructions (default: {LIMIT:,}; {DEFAULT_LIMIT:,} "
+                        "for a call)")
     parser.add_argument("-q", "--quiet", action="store_true",
                         help="hide the guest's console (default: show it)")
     parser.add_argument("--json", action="store_true",
@@ -125,8 +129,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Play the recording as the options ask, print the result, and return the exit status."""
     _check_options(arguments)
+    with played_workload(with_defaults(arguments, arguments.what)) as player:
+        return _played(player, arguments)
+
+
+def _played(player: Player, arguments: argparse.Namespace) -> int:
     limit = LIMIT if arguments.limit is None else parse_count(arguments.limit, "--limit")
-    player = played(arguments.recording, arguments.kernel, limit, arguments.module)
     recording, machine = player.recording, player.machine
     places = [_sized(text, "--memory") for text in arguments.memory]
     if arguments.set:
@@ -139,11 +147,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.origin is not None:
         return _origin(player, arguments)
     if arguments.trace_insns is not None:
-        with PROGRESS.working(f"playing {arguments.recording}"):
+        with PROGRESS.working(f"playing {arguments.what}"):
             window_end = flows.find_window(player, arguments.trace_insns)
         return flows.write_trace(player, window_end, arguments)
     if arguments.gdb is not None:
-        with PROGRESS.working(f"playing {arguments.recording}"):
+        with PROGRESS.working(f"playing {arguments.what}"):
             if arguments.begin is not None:
                 _reached(go(player, arguments.begin))
             if arguments.to is not None:
@@ -151,7 +159,7 @@ def run(arguments: argparse.Namespace) -> int:
         serve_recording(player, arguments.gdb)
         return 0
     shows = not (arguments.quiet or arguments.json)
-    with PROGRESS.working(f"playing {arguments.recording}"):
+    with PROGRESS.working(f"playing {arguments.what}"):
         if arguments.begin is not None:
             _reached(go(player, arguments.begin))
         if shows:
@@ -181,7 +189,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _show(player, result, arguments.to is None)
     if wrong:
-        raise KinstError(f"{arguments.recording}: the replay ended in a different state: {wrong}")
+        raise KinstError(f"{arguments.what}: the replay ended in a different state: {wrong}")
     return 0
 
 
@@ -249,7 +257,7 @@ def _origin(player: Player, arguments: argparse.Namespace) -> int:
     register = {"sp": arch.sp}.get(register, register)
     code, programs = KernelCode(image), UserPrograms(program_files(image))
     origin = Origin(player, code)
-    with PROGRESS.working(f"playing {arguments.recording}"):
+    with PROGRESS.working(f"playing {arguments.what}"):
         given = position not in ("", "end")
         if given:
             _reached(go(player, position))
@@ -334,7 +342,7 @@ def _searching(links: Iterator[Link], register: str) -> Iterator[Link]:
 def _who_wrote(player: Player, arguments: argparse.Namespace) -> int:
     where, size = _sized(arguments.who_wrote, "--who-wrote")
     wanted = parse_count(arguments.writes, "--writes")
-    with PROGRESS.working(f"playing {arguments.recording}"):
+    with PROGRESS.working(f"playing {arguments.what}"):
         if arguments.before is not None and arguments.to is not None:
             raise KinstError("--before and --to: both set the position; give only one of them")
         until = arguments.before or arguments.to

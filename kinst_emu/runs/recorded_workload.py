@@ -47,6 +47,8 @@ from kinst_emu.cli.completion import kernel_option
 from kinst_emu.cli.device_words import connected, device_words
 from kinst_emu.terminal.terminal import check_writable, parse_count, parse_size, show_byte
 
+MEMORY = "512M"  # default size of the guest's RAM
+
 
 def workload_options(parser: argparse.ArgumentParser, optional: str = "") -> None:
     """Add the options of a recorded workload, but for the workload itself.
@@ -58,12 +60,42 @@ def workload_options(parser: argparse.ArgumentParser, optional: str = "") -> Non
     files_option(parser)
     static_option(parser)
     set_option(parser)
-    parser.add_argument("--memory", default="512M", metavar="SIZE",
+    parser.add_argument("--memory", default=MEMORY, metavar="SIZE",
                         help="guest RAM, in MiB or with a suffix K, M or G (default: %(default)s)")
     idle_option(parser)
     parser.add_argument("--limit", metavar="N",
                         help="abandon a boot, command or call after N instructions (default: "
                         f"{LIMIT:,}; {DEFAULT_LIMIT:,} for a call)")
+
+
+def short_workload_options(parser: argparse.ArgumentParser, optional: str = "") -> None:
+    """Add those options of a workload that say what runs, for a command with options of its own.
+
+    ``with_defaults`` adds the rest of ``workload_options``.
+
+    :param optional: help text for when the kernel may be left out; empty if it is required.
+    """
+    kernel_option(parser, optional)
+    loader_options(parser)
+    files_option(parser)
+    static_option(parser)
+    idle_option(parser)
+
+
+def with_defaults(arguments: argparse.Namespace, what: str) -> argparse.Namespace:
+    """Return the options of ``played_workload`` for a command that has only some of them.
+
+    The guest's console is hidden while the workload is recorded.
+
+    :param arguments: the kernel, and options of ``short_workload_options``, if the command has any.
+    :param what: a recording or a workload.
+    """
+    parser = argparse.ArgumentParser()
+    short_workload_options(parser)
+    return argparse.Namespace(**vars(parser.parse_args(["-k", ""])) | {"limit": None}
+                              | vars(arguments)
+                              | {"what": what, "output": None, "json": True, "set": [],
+                                 "memory": MEMORY})
 
 
 def record(arguments: argparse.Namespace, workload: str, path: Path, quiet: bool = False,
@@ -145,7 +177,7 @@ def record(arguments: argparse.Namespace, workload: str, path: Path, quiet: bool
 def is_recording(what: str) -> bool:
     """Return whether a word is the file of a recording, and not a workload."""
     return (not what.startswith("$") and not what.endswith((".c", ".py"))
-            and os.path.isfile(what))
+            and (os.path.isfile(what) or what.endswith(".rec")))
 
 
 def record_to_end(arguments: argparse.Namespace, workload: str, path: Path) -> None:

@@ -12,6 +12,7 @@ from tests.conftest import ARCHES
 from tests.kinst_emu.commands.test_commands import refused, run
 
 SOURCES = "images/teaching"
+WORKLOAD = 'strlen("hello"); fibonacci(6); strlen("")'
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def made(tmp_path_factory):
     for arch in ARCHES:
         recording, info = folder / f"{arch}.rec", folder / f"{arch}.info"
         result = run("kinst", "record", "-k", f"teaching/{arch}", "-q", "-o", str(recording),
-                     'strlen("hello"); fibonacci(6); strlen("")')
+                     WORKLOAD)
         assert result.returncode == 0, result.stderr
         result = run("kinst", "coverage", str(recording), "-o", str(info), "--sources", SOURCES)
         assert result.returncode == 0, result.stderr
@@ -143,3 +144,7 @@ def test_workloads_of_one_kernel_are_added(made, arch):
     one, two = (json.loads(run("kinst", "coverage", "--json", *words).stdout) for words in (
         (str(recording),), ("-k", f"teaching/{arch}", str(recording), "boot")))
     assert two["lines"][0] > one["lines"][0]
+
+
+def test_a_function_is_listed_with_the_counts_of_a_workload(made, arch):
+    assert disassembled(arch, WORKLOAD, "strlen") == disassembled(arch, made[arch][0], "strlen")

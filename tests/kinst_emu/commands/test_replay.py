@@ -314,3 +314,27 @@ def test_who_wrote_reports_writers_and_values(boot):
                         (["--who-wrote", "sp", "--to", "50%", "--before", "50%"], "give only"),
                         (["--before", "50%"], "--before")):
         refused(run("kinst", "replay", str(boot), *words), says)
+
+
+def test_a_workload_is_recorded_and_replayed_by_one_command(arch, tmp_path):
+    kernel = f"teaching/{arch}"
+    found = run("kinst", "replay", "-k", kernel, 'strlen("abc")', "--to", "strlen", "--json")
+    assert found.returncode == 0, found.stderr
+    recording = tmp_path / "call.rec"
+    assert run("kinst", "record", "-k", kernel, "-q", "-o", str(recording), 'strlen("abc")'
+               ).returncode == 0
+    assert json.loads(found.stdout) == replayed(recording, "--to", "strlen")
+
+
+@pytest.mark.parametrize("words, says", [
+    (("nothing.rec",), "kinst: nothing.rec: cannot be read: No such file or directory\n"),
+    (("-k", "teaching/amd64", "nothing.rec"),
+     "kinst: nothing.rec: cannot be read: No such file or directory\n"),
+    (('strlen("a")',), 'kinst: strlen("a"): is not a recording; to run it, give a kernel with '
+     "-k\n"),
+    (("-k", "teaching/amd64", 'strlen("a")', "--to", "failure"),
+     f"kinst: {catalog.find('teaching/amd64').path}: this kernel has no system calls\n"),
+])
+def test_what_is_neither_a_recording_nor_a_workload_is_one_clear_line(words, says):
+    result = run("kinst", "replay", *words)
+    assert result.returncode == 1 and result.stderr == says and not result.stdout
