@@ -8,22 +8,29 @@ from dtrace.debug.kernel_types import kernel_types
 from dtrace.debug.symbols import find_function
 from dtrace.descriptions.code_places import code_places
 from dtrace.descriptions.description import create, parse
+from dtrace.reasons.failures import Failures, likely
 from dtrace.stacks.stack import Stacks
 from dwarf.debug_file import debug_file
 from emu.gdb.target import PlayedTarget, Why
 from emu.host.errors import KinstError
 from emu.machine.machine import Machine, Stop, StopReason, Until
+from emu.machine.running_thread import thread_of
+from emu.machine.system_call import calls_of
 from emu.replay.inputs import Position
 from emu.replay.player import Player
+from images.recordings import from_start
+from kinst.code.listing import image_code, instructions
 from kinst.probes.breakpoints import Breakpoints
 from kinst.providers.fbt import PROVIDER as FBT
 from kinst.providers.fbt import RETURN
 from kinst.providers.kinst_provider import PROVIDER as KINST
+from kinst.relocation.trap import trap_of
 
 FORMS = ("an instruction count, 50%, a virtual time like 1.5s or 20ms, SYMBOL#N for its Nth call, "
          "FUNCTION:OFFSET#N, FUNCTION+0xHEX#N or PROVIDER::FUNCTION:NAME#N for a probe's Nth "
-         "firing, FILE:LINE#N for a line's Nth execution, start, end, "
-         "panic, or fault for the instruction whose exception led to the panic")
+         "firing, FILE:LINE#N for a line's Nth execution, start, end, failure for the end of the "
+         "failed system call that kinst why explains, panic, or fault for the instruction whose "
+         "exception led to the panic")
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 TIME = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(s|ms|us|ns)")
 CALL_SIZE = 4  # size in bytes assumed for a call instruction outside any known function
@@ -64,6 +71,8 @@ def go(player: Player, text: str, begin: Position | None = None) -> Stop | None:
             _function(player, player.machine.guest.boot.panic, text)]), 1, begin)
     if text == "fault":
         return _fault(player, begin)
+    if text == "failure":
+        return _failure(player)
     named = NTH.fullmatch(text)
     if named is None or named[2] == "0":
         raise KinstError(f"'{text[:80]}' is not a position: give {FORMS}")
@@ -101,6 +110,31 @@ def _fault(player: Player, begin: Position | None) -> Stop | None:
         raise KinstError(f"{player.recording.path}: the panic's stack shows an exception at "
                          f"{machine.image.symbols.where(address)}, but that instruction was never "
                          "executed; use the position 'panic' (the start of the panic) instead")
+    return None
+
+
+def _failure(player: Player) -> Stop | None:
+    """Go to where the kernel's first function for a failed system call is about to return."""
+    player.seek(player.recording.start.position)
+    from_start(player)
+    failed = likely(Failures(player).all())
+    if failed is None:
+        raise KinstError(f"{player.recording.path}: no system call failed")
+    machine = player.machine
+    image, calls = machine.image, calls_of(machine)
+    trap, found = trap_of(machine.guest, machine.arch.name), list[int]()
+    for handler in map(image.symbols.find, (calls.handler, *calls.others)):
+        if handler is not None:
+            found += (one.address for one in instructions(trap, image_code(image, handler), handler)
+                      if trap.instructions.is_return(one.code))
+    stop = player.seek(failed.call.count)
+    while stop is None or thread_of(machine) != failed.call.thread:
+        stop = player.run(Until(addresses=found))
+        if stop is None:
+            raise KinstError(f"{player.recording.path}: {failed.call.text} does not return to its "
+                             f"program before the end at {player.recording.last}")
+        if stop.reason is StopReason.INTERRUPTED:
+            return stop
     return None
 
 

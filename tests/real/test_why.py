@@ -5,6 +5,7 @@ are left out: write(2) on a descriptor for reading, where the check is before a 
 and wait4(2) without children, where the compiler has removed the deciding branch.
 """
 
+import errno
 import json
 import shutil
 import subprocess
@@ -81,3 +82,14 @@ def test_the_line_that_decides_an_error_is_named(arch, number):
     assert f"failed with {error} (" in answer["question"]
     found = lines_of(answer)
     assert any(line.endswith("/" + one) for line in found for one in wanted), (wanted, found)
+
+
+def test_who_wrote_the_error_is_asked_by_one_command(arch):
+    done = subprocess.run([
+        sys.executable, "-m", "kinst_emu.commands.kinst", "replay", "-k",
+        str(real_kernel(arch).path), "$ mkdir /etc", "-q", "--json", "--to", "failure",
+        "--who-wrote", "curthread->td_errno"], capture_output=True, text=True, timeout=300,
+        check=False)
+    assert done.returncode == 0, done.stderr
+    last = json.loads(done.stdout)["writes"][0]
+    assert int(last["new"], 16) == errno.EEXIST
