@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dtrace.calls.positions import FORMS, go, reached_at
 from dtrace.debug.source_text import SourceText
+from dtrace.reasons.failures import Failure, Failures, likely
 from emu.gdb.target import PlayedTarget, Why
 from emu.host.errors import KinstError
 from emu.host.printable import counted
@@ -19,7 +20,6 @@ from kinst_emu.runs.recorded_workload import is_recording, played_workload, work
 from kinst_emu.terminal.terminal import check_writable, parse_count
 from kinst_emu.why import sleeping as sleep_text
 from kinst_emu.why.explainer import Answer, Explainer, number
-from dtrace.reasons.failures import Failure, Failures, likely
 from kinst_emu.why.page import page, parts_of, parts_of_sleep
 from kinst_emu.why.sleeping import SleepExplainer
 from kinst_emu.why.text import lines, to_json
