@@ -1,4 +1,7 @@
-"""Debugging information entries (DIEs) of a file, read one at a time with pyelftools."""
+"""Debugging information entries (DIEs) of a file, read one at a time.
+
+Types are read natively (``EntryFile``), everything else with pyelftools (``Entries``).
+"""
 
 import io
 from collections.abc import Iterator
@@ -8,11 +11,14 @@ from elftools.dwarf.compileunit import CompileUnit
 from elftools.dwarf.die import DIE
 from elftools.dwarf.dwarfinfo import DebugSectionDescriptor, DwarfConfig, DWARFInfo
 
+from dwarf._entries import Entry, EntryReader
 from dwarf.debug_file import DAMAGE, DebugDataError, views
+from dwarf.index import DebugIndex
 from emu.elf.reader import ElfFile
 
 NAMES = (".debug_info", ".debug_abbrev", ".debug_str", ".debug_str_offsets", ".debug_line_str",
          ".debug_addr", ".debug_loclists", ".debug_rnglists")
+NATIVE = (".debug_info", ".debug_abbrev", ".debug_str", ".debug_line_str", ".debug_str_offsets")
 MAX_CHILDREN = 1 << 16  # maximum number of descendants of an entry
 
 
@@ -44,6 +50,39 @@ class _View(io.RawIOBase):
         buffer[: len(part)] = part
         self._at += len(part)
         return len(part)
+
+
+class EntryFile:
+    """Entries of a debug file, read natively.
+
+    :param index: index of the file, which has the offsets of its units.
+    :raises ValueError: from every method, if the data is damaged.
+    """
+
+    def __init__(self, file: ElfFile, index: DebugIndex) -> None:
+        contents = views(file, NATIVE)
+        self._reader = EntryReader(*(contents.get(name, b"") for name in NATIVE))
+        self._index = index
+
+    def entry(self, offset: int, unit: int) -> Entry:
+        """Return the entry at an offset in .debug_info; ``unit`` is the offset of its unit."""
+        return self._reader.entry(unit, offset)
+
+    def children(self, entry: Entry, *tags: int) -> list[Entry]:
+        """Return the children of an entry that have one of the given DW_TAG codes."""
+        return self._reader.children(entry, *tags)
+
+    def referred(self, entry: Entry, attribute: int) -> Entry:
+        """Return the entry to which an attribute (DW_AT code) of an entry refers.
+
+        :raises ValueError: also if the attribute is missing.
+        """
+        offset = entry.attributes.get(attribute)
+        if not isinstance(offset, int):
+            raise ValueError(f"the entry at {entry.offset:#x} has no reference {attribute:#x}")
+        unit = (entry.unit if entry.unit <= offset < entry.end
+                else self._index.unit_holding(offset))
+        return self._reader.entry(unit, offset)
 
 
 class Entries:

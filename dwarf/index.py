@@ -38,6 +38,7 @@ DECLARED = struct.Struct("<IIQQII")  # name (offset), unit, entry, value, line, 
 UNIT = struct.Struct("<QQ")  # offsets of the unit header and of the line number program
 NAMES = (".debug_info", ".debug_abbrev", ".debug_ranges", ".debug_rnglists", ".debug_addr",
          ".debug_str_offsets", ".debug_str", ".debug_line_str")
+MANY = 1000  # number of searches after which all names are kept in a table
 MAX_INLINED = 4096  # maximum number of functions whose inline copies are kept
 NONE32 = 0xFFFFFFFF
 NONE64 = (1 << 64) - 1
@@ -116,6 +117,8 @@ class DebugIndex:
          self._text) = tables
         self.count = len(self._records) // RECORD_SIZE
         self._by_address: dict[int, int] | None = None
+        self._searches = 0  # number of names that were searched for
+        self._rows: dict[bytes, int] = {}  # name -> its row, once many names were searched for
         self._tops: list[tuple[int, int, int]] | None = None
         self._inlined: dict[int, list[tuple[int, int, tuple[tuple[int, int], ...]]]] = {}
 
@@ -151,12 +154,22 @@ class DebugIndex:
 
     def named(self, name: str) -> list[Function]:
         """Return the functions with a given name, including abstract ones and inline copies."""
-        row = self._find(self._names, NAME.size, name)
-        if self._name_of_row(self._names, NAME.size, row) != name:
+        row = self._row(name)
+        if row is None or self._name_of_row(self._names, NAME.size, row) != name:
             return []
         _offset, first, count = NAME.unpack_from(self._names, row * NAME.size)
         members = self._members[4 * first : 4 * (first + count)].cast("I")
         return [self._function(number, name) for number in members]
+
+    def _row(self, name: str) -> int | None:
+        """Return the row of a name in the table of names, or None or another row."""
+        self._searches += 1
+        if self._searches < MANY:
+            return self._find(self._names, NAME.size, name)
+        if not self._rows:
+            self._rows = {self._text_at(offset): row for row, (offset, _first, _count)
+                          in enumerate(NAME.iter_unpack(self._names))}
+        return self._rows.get(name.encode("utf-8", "surrogateescape")[: MAX_NAME - 1])
 
     def copies(self, name: str) -> list[Function]:
         """Return the inline copies of a function that have code."""
@@ -212,6 +225,22 @@ class DebugIndex:
     def unit_offset(self, unit: int) -> int:
         """Return the offset of a unit's header in .debug_info."""
         return int(UNIT.unpack_from(self._units, UNIT.size * unit)[0])
+
+    def unit_holding(self, offset: int) -> int:
+        """Return the offset of the header of the unit that contains an entry.
+
+        :raises ValueError: if the entry is before all units.
+        """
+        low, high = 0, len(self._units) // UNIT.size
+        while low < high:
+            middle = (low + high) // 2
+            if self.unit_offset(middle) <= offset:
+                low = middle + 1
+            else:
+                high = middle
+        if low == 0:
+            raise ValueError(f"no unit contains the entry at {offset:#x}")
+        return self.unit_offset(low - 1)
 
     def _declaration(self, row: int) -> Declared:
         name, unit, entry, value, line, tag = DECLARED.unpack_from(

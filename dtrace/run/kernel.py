@@ -82,6 +82,7 @@ class KernelSurroundings:
     _spelled: dict[int, tuple[Procedure, str]] = field(default_factory=dict)
     _modules: dict[tuple[str, str], tuple[int, Type] | None] = field(default_factory=dict)
     _of_programs: dict[ProgramFile, Arguments] = field(default_factory=dict)
+    _last: tuple[ListedProbe, Procedure | None] | None = None  # a probe, and its function's type
 
     def entered(self, probes: Sequence[ListedProbe]) -> None:
         """Set the probes of the current clause.
@@ -372,8 +373,15 @@ class KernelSurroundings:
         return members[index].type if index < len(members) else None
 
     def _procedure(self) -> Procedure | None:
-        probe = self.probe
-        if probe is None or probe.name not in ("entry", "return"):
+        """Return the type of the function of the current clause's probe, or None if unknown."""
+        if self.probe is None:
+            return None
+        if self._last is None or self._last[0] is not self.probe:
+            self._last = self.probe, self._procedure_of(self.probe)
+        return self._last[1]
+
+    def _procedure_of(self, probe: ListedProbe) -> Procedure | None:
+        if probe.name not in ("entry", "return"):
             return None
         inside = self.probes.program_function(probe)
         if inside is not None:
