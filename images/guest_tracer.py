@@ -62,11 +62,13 @@ class GuestTracer:
         self._ready = self.machine.mark()  # the shell waits for a command
         self._waiting: dict[tuple[str, str], StateMark] = {}  # dtrace(1) waits for a program
 
-    def run(self, program: str, options: str = "", before: str = "") -> Judged:
+    def run(self, program: str, options: str = "", before: str = "",
+            limit: int = PROGRAM_LIMIT) -> Judged:
         """Run a program from the state in which dtrace(1) waits for it.
 
         :param options: further options for dtrace(1).
         :param before: command that starts something in the background first, or "".
+        :param limit: maximum number of instructions.
         :raises TracerError: the program cannot be typed, or dtrace(1) does not start.
         """
         key = options, before
@@ -76,7 +78,7 @@ class GuestTracer:
                         + self._session.judge.replace("{}", options))
             self._waiting[key] = self.machine.mark()
         self.machine.back_to(self._waiting[key])
-        return self._typed(program, PROGRAM_LIMIT)
+        return self._typed(program, limit)
 
     def listed(self, program: str, options: str) -> str:
         """Return the probes of a program's descriptions, as ``ConsoleSession.listing`` prints them.

@@ -27,6 +27,8 @@ BINARY = ("+", "-", "*", "&", "|", "^", "<<", ">>", "<", "<=", ">", ">=", "==", 
           "^^")
 UNARY = ("-", "~", "!", "+")
 ASSIGN = ("=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=")
+# Operators whose result depends on the type of an operand, not only on its value
+TYPED = ("/", "%", ">>", "<", "<=", ">", ">=")
 COMPARE = ("==", "!=", "<", "<=", ">", ">=")
 SWAPS = (("htons", "uint16_t"), ("ntohs", "uint16_t"), ("htonl", "uint32_t"),
          ("ntohl", "uint32_t"), ("htonll", "uint64_t"), ("ntohll", "uint64_t"))
@@ -40,6 +42,7 @@ class Scope:
     :ivar strings: names of string variables.
     :ivar tables: associative array -> (kinds of its keys, kind of its values).
     :ivar constants: names of enumerators and inline constants.
+    :ivar enumerations: types such as ``enum e0``.
     :ivar members: members of structures, such as ``x0.a``.
     :ivar functions: names of inline functions with an integer parameter, such as ``twice``.
     :ivar translated: translators: name of the result's structure -> its members.
@@ -52,6 +55,7 @@ class Scope:
     strings: list[str] = field(default_factory=list)
     tables: dict[str, tuple[tuple[str, ...], str]] = field(default_factory=dict)
     constants: list[str] = field(default_factory=list)
+    enumerations: list[str] = field(default_factory=list)
     members: list[str] = field(default_factory=list)
     functions: list[str] = field(default_factory=list)
     translated: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -93,7 +97,7 @@ class Expressions:
         form = choose.choice((
             "unary", "binary", "binary", "binary", "divide", "conditional", "cast", "length",
             "index", "number", "compare", "size", "swap", "table", "assign", "step", "member",
-            "inline", "translated"))
+            "inline", "translated", "typed", "typed"))
         pieces: tuple[str | Node, ...]
         if form == "unary":
             pieces = (f"{choose.choice(UNARY)}(", one(), ")")
@@ -106,7 +110,11 @@ class Expressions:
         elif form == "conditional":
             pieces = ("(", one(), " ? ", one(), " : ", one(), ")")
         elif form == "cast":
-            pieces = (f"({choose.choice(list(INTEGERS))})(", one(), ")")
+            pieces = self._cast(deeper)
+        elif form == "typed":
+            operator, size = choose.choice(TYPED), choose.choice(list(INTEGERS))
+            pieces = ("((", *self._typed(deeper),
+                      f") {operator} ({size}){1 + choose.choice((0, 1, 2, 9, 30, 255))})")
         elif form == "length":
             pieces = ("strlen(", other(), ")")
         elif form == "index":
@@ -142,6 +150,27 @@ class Expressions:
             name = self._variable()
             pieces = (choose.choice((f"{name}++", f"{name}--", f"++{name}", f"--{name}")),)
         return Node("int", pieces)
+
+    def _cast(self, depth: int) -> tuple[str | Node, ...]:
+        """Return the pieces of a value that is converted to a random type."""
+        enumerated = self.scope.enumerations and self.random.random() < 0.2
+        size = self.random.choice(self.scope.enumerations if enumerated else list(INTEGERS))
+        return f"({size})(", self.integer(depth), ")"
+
+    def _typed(self, depth: int) -> tuple[str | Node, ...]:
+        """Return the pieces of a value whose type is often not that of its parts."""
+        choose, scope = self.random, self.scope
+        form = choose.choice(("cast", "conditional", "conditional", "constant", "member", "inline"))
+        if form == "conditional":
+            return ("(", self.integer(depth - 1), " ? ", *self._cast(depth - 1), " : ",
+                    *self._cast(depth - 1), ")")
+        if form == "constant" and scope.constants:
+            return (choose.choice(scope.constants),)
+        if form == "member" and scope.members:
+            return (choose.choice(scope.members),)
+        if form == "inline" and scope.functions:
+            return f"{choose.choice(scope.functions)}[", self._argument(depth), "]"
+        return self._cast(depth)
 
     def _argument(self, depth: int) -> Node:
         """Return an argument of an inline function.

@@ -228,7 +228,7 @@ def _speculation(w: Writer) -> list[Node]:
     return [Node("clause", tuple(pieces), optional=True) for pieces in (
         ("BEGIN\n{\n", f"\t{number} = speculation();\n}}\n"),
         ("BEGIN\n{\n", f"\tspeculate({number});\n", _printf(w), _trace(w), "}\n"),
-        ("BEGIN\n{\n", _printf(w), f"\t{ends}({number});\n}}\n"))]
+        ("BEGIN\n{\n", _assign(w), f"\t{ends}({number});\n}}\n"))]
 
 
 def _options(w: Writer) -> list[Node]:
@@ -281,7 +281,7 @@ def _declarations(w: Writer) -> list[Node]:
             arguments = "".join(f", {value}" for value in choose.choice(LOGARITHMIC))
         keys = tuple(choose.choice(("int", "string")) for _ in range(choose.randrange(3)))
         w.aggregations[f"@a{index}" if index else "@"] = Aggregation(name, arguments, keys)
-    if choose.random() < 0.3:
+    if choose.random() < 0.5:
         lines += _types(w)
     return [Node("declaration", (line,), optional=True) for line in lines]
 
@@ -292,6 +292,7 @@ def _types(w: Writer) -> list[str]:
     if choose.random() < 0.7:
         lines.append(f"enum e0 {{ E0, E1 = {choose.randrange(-5, 300)}, E2 }};\n")
         scope.constants += ["E0", "E1", "E2"]
+        scope.enumerations.append("enum e0")
     sizes = [choose.choice(list(INTEGERS)) for _ in range(4)]
     bits = choose.randrange(1, 32)
     lines.append(f"struct st0 {{ {sizes[0]} a; {sizes[1]} b; unsigned int c : {bits}; "

@@ -25,8 +25,12 @@ from kinst_emu.cli.d_sources import RELEASE, source_of
 from kinst_emu.cli.judged import kdtrace
 from kinst_emu.cli.sweeps import Sweep, progress_bar
 
-# Commands that run in the guest while a test traces, so that probes of the kernel fire
-LOAD = "( (while :; do date; ls -l /; cat /etc/motd; sleep 0.2; done >/dev/null 2>&1) & )"
+# Commands that run in the guest while a test traces, so that probes of the kernel fire: often at
+# the beginning, then seldom, because a test of all functions that takes ten seconds would not end
+WORK = "date; ls -l /; cat /etc/motd; sleep"
+LOAD = ("( (for n in 0.1 0.2 0.2 0.2 0.5 0.5 1 2 4; do " + WORK + " $n; done; "
+        "while :; do " + WORK + " 8; done) >/dev/null 2>&1 & )")
+LIMIT = 6_000_000_000  # maximum number of instructions of a test under dtrace(1)
 # A test of kdtrace that has not ended after 60 virtual seconds does not end.
 OVER = "@@ the test has not ended @@"
 OURS = f"$ {LOAD}; sleep 60; echo '{OVER}'"
@@ -104,7 +108,7 @@ def _source(test: SuiteTest, image: Image) -> str:
 def _passed(tracer: GuestTracer, test: SuiteTest, source: str, memory: int) -> Passed:
     image = tracer.machine.image
     try:
-        judged = tracer.run(source, test.options, LOAD)
+        judged = tracer.run(source, test.options, LOAD, LIMIT)
     except TracerError as error:
         return Passed(test.name, NOT_RUN, str(error))
     theirs = why_failed(test, Outcome(judged.status, judged.output, judged.errors))
