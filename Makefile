@@ -17,6 +17,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# The packages for tests and documentation are there, too.
+DEV := $(VENV)/.developing
 SOURCES := $(wildcard images/teaching/*.[chS] images/teaching/*/*.[chS] images/teaching/*/*.ld \
 	images/teaching/*/target images/races/*.[ch] images/races/*/*.h)
 KERNELS := $(patsubst images/teaching/%/target,images/build/%/kernel,\
@@ -30,21 +32,19 @@ ROOTS := $(patsubst images/userland/%/target,images/build/%/root.ufs,\
 
 all: setup
 
-setup: $(STAMP)
+setup: $(DEV)
 
 NATIVE := $(foreach place,emu/* emu/*/* kinst/* dwarf dtrace/*, \
 	$(foreach kind,pyx pxd pxi,$(wildcard $(place)/*.$(kind))))
 
 ROOMS := emu kinst dwarf images dtrace kinst_emu
 
-# A compat-mode editable install adds a path instead of setuptools' import finder, and compileall
-# compiles what pip would compile. Together they save 60 ms in every command.
-$(STAMP): pyproject.toml setup.py $(NATIVE) setup-system.sh
-	sh ./setup-system.sh build
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--config-settings editable_mode=compat --editable '.[dev]'
-	$(BIN)/python -m compileall -q $(ROOMS)
+$(STAMP): pyproject.toml setup.py $(NATIVE) setup-system.sh setup-python.sh native_cache.py
+	PYTHON=$(PYTHON) sh ./setup-python.sh run
+	touch $@
+
+$(DEV): pyproject.toml | $(STAMP)
+	sh ./setup-python.sh dev
 	touch $@
 
 $(KERNELS) &: $(SOURCES) images/build_teaching.py images/compiler.py $(STAMP)
@@ -60,7 +60,7 @@ images: $(KERNELS) $(ROOTS)
 demo: $(STAMP) $(KERNELS) $(ROOTS)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh ./demo.sh
 
-lint: $(STAMP)
+lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
@@ -85,12 +85,12 @@ test: lint $(KERNELS) $(ROOTS)
 LONG := tests/real tests/test_package.py tests/emu/qemu/test_faults.py \
 	tests/kinst_emu/explore/test_seeds.py
 
-full: $(STAMP) $(KERNELS) $(ROOTS)
+full: $(DEV) $(KERNELS) $(ROOTS)
 	sh ./setup-system.sh qemu
 	sh ./setup-system.sh witnesses || true
 	KINST_FULL=1 $(BIN)/python -m pytest -n auto --dist worksteal $(LONG)
 
-docs: $(STAMP)
+docs: $(DEV)
 	$(BIN)/sphinx-build -q -W --keep-going -b html -d build/doctrees docs build/site
 	@echo build/site/index.html
 
@@ -98,7 +98,7 @@ docs: $(STAMP)
 EPOCH = $(shell git log -1 --format=%ct)
 WHEELS := build/wheels
 
-man: $(STAMP)
+man: $(DEV)
 	SOURCE_DATE_EPOCH=$(EPOCH) $(BIN)/python docs/man.py build/man
 
 # Build from a copy of the committed files, so that other files do not get into the wheel.
@@ -121,7 +121,7 @@ SANITIZED := build/sanitize
 SANITIZERS := -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined \
 	-fno-omit-frame-pointer
 
-sanitize: $(STAMP) $(KERNELS)
+sanitize: $(DEV) $(KERNELS)
 	sh ./setup-system.sh qemu
 	rm -rf $(SANITIZED)
 	mkdir -p $(SANITIZED)
@@ -137,7 +137,7 @@ sanitize: $(STAMP) $(KERNELS)
 		tests/emu tests/kinst tests/dwarf tests/dtrace tests/kinst_emu
 	! cat $(SANITIZED)/found.* 2>/dev/null | grep -E "ERROR: AddressSanitizer|runtime error"
 
-bench: $(STAMP)
+bench: $(DEV)
 	bench/boot
 	bench/snapshot
 	bench/probes
@@ -148,5 +148,5 @@ bench: $(STAMP)
 
 clean:
 	rm -rf $(VENV) images/build build *.egg-info
-	rm -f $(patsubst %.pyx,%.c,$(filter %.pyx,$(NATIVE)))
+	rm -f $(patsubst %.pyx,%.c,$(filter %.pyx,$(NATIVE))) emu/_shared.c
 	find $(ROOMS) -name '*.so' -delete
