@@ -7,13 +7,11 @@ own; marks are instants. Timestamps are virtual nanoseconds.
 from collections.abc import Mapping
 from typing import IO, Any
 
-from emu.host.errors import KinstError
+from emu.host.extras import need
 
 SEQUENCE = 1
 PROCESS = 1  # uuid of the kernel's track; the uuids of threads are higher
 CLOCK_BOOTTIME = 6  # BuiltinClock value of Perfetto's default clock
-MISSING = ("needs the package perfetto: pip install perfetto (or install this program with its "
-           "extra 'perfetto')")
 
 
 class PerfettoTrace:
@@ -25,10 +23,9 @@ class PerfettoTrace:
 
     def __init__(self, file: IO[bytes], title: str, names: Mapping[int, str],
                  marks: list[str]) -> None:
-        try:
-            from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
-        except ImportError:
-            raise KinstError(f"--as perfetto: {MISSING}") from None
+        need("perfetto", "--as perfetto")
+        from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
+
         self._protos, self._file = protos, file
         self._names, self._marks = names, marks
         self._tracks: dict[int, int] = {}

@@ -6,7 +6,6 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from dtrace.run.structured import Row
 from dtrace.run.values import Value
 from emu.host.atomic_file import replacing
 from emu.host.errors import KinstError
+from emu.host.extras import need
 from kinst_emu.report.time_units import exact, unit_of
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ def check(path: str) -> None:
         raise KinstError(f"--plot {path}: the name must end with .svg or .png")
     if not Path(path).absolute().parent.is_dir():
         raise KinstError(f"--plot {path}: the directory does not exist")
-    if find_spec("matplotlib") is None:
-        raise KinstError("--plot needs matplotlib: pip install 'kinst-emu[plot]'")
+    need("plot", "--plot")
 
 
 def draw(aggregations: Sequence[Row], timed: Mapping[str, int], path: str) -> None:

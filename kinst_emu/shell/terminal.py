@@ -1,10 +1,9 @@
 """IPython shell in a terminal, with a session."""
 
 import sys
-from importlib.util import find_spec
 from typing import Any
 
-from emu.host.errors import KinstError
+from emu.host.extras import need
 from kinst_emu.shell.session import Session
 
 
@@ -14,8 +13,7 @@ def started() -> tuple[Any, Session]:
     :return: the shell, whose ``mainloop`` has not started, and the session.
     :raises KinstError: when IPython is not installed.
     """
-    if find_spec("IPython") is None:
-        raise KinstError("the shell needs IPython: pip install 'kinst-emu[shell]'")
+    need("shell", "kinst shell")
     from IPython.terminal.interactiveshell import TerminalInteractiveShell as Terminal
 
     from kinst_emu.shell.extension import load

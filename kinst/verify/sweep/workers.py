@@ -20,6 +20,7 @@ from typing import Any, Generic, Self
 from emu.elf.image import Image
 from emu.host.child_processes import end_with, ended_pool, first_done, uninterrupted
 from emu.host.errors import KinstError
+from emu.host.extras import need
 from emu.host.fingerprint import our_code
 from kinst.verify.sweep.task import Item, Result, Task, begin_copy, carry_out
 
@@ -177,11 +178,8 @@ class Cluster(Workers):
     """
 
     def __init__(self, address: str) -> None:
-        try:
-            self._dask: Any = importlib.import_module("distributed")
-        except ImportError:
-            raise KinstError("--cluster: requires the package distributed: pip install "
-                             "'kinst-emu[cluster]'") from None
+        need("cluster", "--cluster")
+        self._dask: Any = importlib.import_module("distributed")
         try:
             self._client = self._dask.Client(address, timeout=WAIT, set_as_default=False)
         except (OSError, ValueError) as error:

@@ -2,12 +2,11 @@
 
 import io
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from emu.host.atomic_file import replacing
-from emu.host.errors import KinstError
+from emu.host.extras import need
 from emu.host.progress import PROGRESS
 from kinst_emu.explain.view.pictures import Pictures
 from kinst_emu.explain.view.scene import Moment
@@ -20,7 +19,6 @@ MOMENT, STEP, LAST = 400, 2500, 5000
 COLOURS = 32
 # font files that are part of matplotlib
 FONTS = ("DejaVuSans.ttf", "DejaVuSans-Bold.ttf", "DejaVuSansMono.ttf")
-NEEDED = ("resvg_py", "PIL", "matplotlib")
 
 
 def check() -> None:
@@ -28,9 +26,7 @@ def check() -> None:
 
     :raises KinstError: if one of them is missing.
     """
-    if any(find_spec(name) is None for name in NEEDED):
-        raise KinstError("--gif: the drawing libraries are not installed; run "
-                         "pip install 'kinst-emu[pictures]'")
+    need("pictures", "--gif")
 
 
 def write_animation(pictures: Pictures[Moment], path: Path) -> int:

@@ -92,4 +92,5 @@ def test_a_missing_plot_dependency_is_named():
             "trace(['--plot', 'x.svg', '-n', 'BEGIN{exit(0);}'])")
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
                            check=False)
-    assert "pip install 'kinst-emu[plot]'" in found.stderr
+    assert "--plot needs packages that are not installed; run: " in found.stderr
+    assert "matplotlib" in found.stderr.splitlines()[-1]
