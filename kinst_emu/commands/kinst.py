@@ -44,6 +44,7 @@ COMMANDS = {
     "report": "show the results of sweeps (--store), or compare two of them",
     "trial": "test a kinst module: its verdicts and its execution",
     "images": "list, add, fetch and build kernel images",
+    "doctor": "show what is installed, what is missing for which command, and the caches",
     "cache": "show or clear the cache of booted kernels, debug data indexes and recorded states",
 }
 # These commands print guest output, which is filtered unless --raw is given.  The other commands
