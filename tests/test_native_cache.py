@@ -5,6 +5,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,7 @@ SCRIPT = Path(__file__).resolve().parent.parent / "native_cache.py"
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """Return the script as a module, for a tree with one compiled module."""
+    """Return the script as a module, and the one compiled module of its tree."""
     spec = importlib.util.spec_from_file_location("native_cache", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -25,57 +26,56 @@ def cache(tmp_path, monkeypatch):
     compiled.write_bytes(b"compiled")
     monkeypatch.setattr(module, "ROOT", tree)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    module.compiled = compiled
-    return module
+    return SimpleNamespace(script=module, compiled=compiled)
 
 
 def test_modules_are_found_again_for_the_same_sources_only(cache):
-    assert cache.main(["get"]) == 1
-    assert cache.main(["put"]) == 0
+    assert cache.script.main(["get"]) == 1
+    assert cache.script.main(["put"]) == 0
     cache.compiled.unlink()
-    assert cache.main(["get"]) == 0
+    assert cache.script.main(["get"]) == 0
     assert cache.compiled.read_bytes() == b"compiled"
     cache.compiled.unlink()
-    (cache.ROOT / "emu/elf/_rows.pyx").write_text("second")
-    assert cache.main(["get"]) == 1 and not cache.compiled.exists()
+    (cache.script.ROOT / "emu/elf/_rows.pyx").write_text("second")
+    assert cache.script.main(["get"]) == 1 and not cache.compiled.exists()
 
 
 @pytest.mark.parametrize("change", ["flags", "setup.py", "_other.pxi"])
 def test_options_and_included_files_count(cache, change, monkeypatch):
-    cache.main(["put"])
+    cache.script.main(["put"])
     if change == "flags":
         monkeypatch.setenv("CFLAGS", "-O0")
     else:
-        (cache.ROOT / ("emu/" * change.startswith("_") + change)).write_text("changed")
-    assert cache.main(["get"]) == 1
+        (cache.script.ROOT / ("emu/" * change.startswith("_") + change)).write_text("changed")
+    assert cache.script.main(["get"]) == 1
 
 
 def test_a_damaged_set_is_not_used(cache):
-    cache.main(["put"])
-    kept = cache.cache() / cache.key() / cache.compiled.relative_to(cache.ROOT)
+    cache.script.main(["put"])
+    kept = cache.script.cache() / cache.script.key() / cache.compiled.relative_to(cache.script.ROOT)
     cache.compiled.unlink()
     for damage in (b"compile", b""):
         kept.write_bytes(damage)
-        assert cache.main(["get"]) == 1 and not cache.compiled.exists()
-    (kept.parents[2] / cache.SUMS).write_text("nonsense")
-    assert cache.main(["get"]) == 1
+        assert cache.script.main(["get"]) == 1 and not cache.compiled.exists()
+    (kept.parents[2] / cache.script.SUMS).write_text("nonsense")
+    assert cache.script.main(["get"]) == 1
 
 
 def test_few_sets_are_kept_and_clear_removes_all(cache):
-    for number in range(cache.KEPT + 3):
-        (cache.ROOT / "setup.py").write_text(str(number))
-        cache.main(["put"])
-    assert len(list(cache.cache().iterdir())) == cache.KEPT
-    assert cache.main(["get"]) == 0  # the last one
-    cache.main(["clear"])
-    assert not cache.cache().exists()
+    for number in range(cache.script.KEPT + 3):
+        (cache.script.ROOT / "setup.py").write_text(str(number))
+        cache.script.main(["put"])
+    assert len(list(cache.script.cache().iterdir())) == cache.script.KEPT
+    assert cache.script.main(["get"]) == 0  # the last one
+    cache.script.main(["clear"])
+    assert not cache.script.cache().exists()
 
 
 def test_a_cache_that_cannot_be_written_is_reported_and_does_no_harm(cache, tmp_path, capsys):
     (tmp_path / "cache").write_text("a file")
-    assert cache.main(["put"]) == 0
+    assert cache.script.main(["put"]) == 0
     assert "not written" in capsys.readouterr().err
-    assert cache.main(["get"]) == 1
+    assert cache.script.main(["get"]) == 1
 
 
 def test_other_words_are_refused():

@@ -156,15 +156,15 @@ cdef struct Walker:
 
 # A kernel probe's program, and the program's context without the arguments.
 cdef struct Entered:
-    bint enabled
+    uint8_t enabled
     uint8_t kind
     uint8_t wanted  # number of leading arguments that the program reads
     uint8_t own_frames  # number of innermost frames that stack() omits
     uint32_t entry
-    uint64_t number
-    uint64_t first
-    uint64_t offset
-    uint64_t text[5]
+    uint32_t number
+    uint32_t first
+    uint32_t offset
+    uint32_t text[5]  # offsets of the names from the region of string constants, and the ID
 
 cdef struct Speculated:
     uint8_t *data
@@ -270,6 +270,7 @@ ctypedef uint64_t (*helper_fn)(Machine *, uint64_t *) noexcept nogil
 
 cdef uint64_t BASE = layout.BASE >> layout.REGION_SHIFT
 
+cdef uint64_t CONSTANTS = layout.Region.STRINGS.address
 cdef uint64_t LAST_FAULT = max(Fault)
 cdef int BAD_ADDRESS = Fault.BAD_ADDRESS
 cdef int BAD_ALIGNMENT = Fault.BAD_ALIGNMENT

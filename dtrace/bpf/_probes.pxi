@@ -119,6 +119,35 @@ cdef inline bint ended(Machine *m) noexcept nogil:
     return m.stopped or (<uint64_t *>m.region[R_STATE].data)[0] != 0
 
 
+cdef uint32_t constant(object address) except? 0:
+    """Return the offset of a string constant from the first one.
+
+    :raises ValueError: if the address is not that of a constant.
+    """
+    if not CONSTANTS <= address <= CONSTANTS + 0xFFFFFFFF:
+        raise ValueError("not the address of a string constant")
+    return <uint32_t>(address - CONSTANTS)
+
+
+cdef Entered *enable(Machine *m, uint32_t probe, uint32_t entry, uint64_t number, uint64_t first,
+                     int kind, uint32_t wanted) except NULL:
+    """Enable a probe of the kernel; the caller fills in its names.
+
+    :raises ValueError: if a number is out of range.
+    """
+    cdef Entered *e
+    if probe >= m.entered_count or entry >= m.code_count:
+        raise ValueError("the probe's number or its program's entry is out of range")
+    if number > LOW32 or first > LOW32:
+        raise ValueError("more than 4,294,967,295 probes or clauses")
+    e = &m.entered[probe]
+    e.enabled, e.kind, e.entry = True, <uint8_t>kind, entry
+    e.number, e.first = <uint32_t>number, <uint32_t>first
+    e.own_frames = kind < 2
+    e.wanted = <uint8_t>min(wanted, 10)
+    return e
+
+
 cdef int on_firing(void *data, uint32_t probe, argument_fn read, void *source,
                    uint64_t time) noexcept nogil:
     """Run the program of a firing kernel probe; return nonzero if a callback failed."""
@@ -139,8 +168,9 @@ cdef int on_firing(void *data, uint32_t probe, argument_fn read, void *source,
     context[CONTEXT_FIRST / 8] = e.first
     context[CONTEXT_CLAUSE / 8] = e.first
     context[CONTEXT_TIMESTAMP / 8] = time
-    for i in range(5):
-        context[CONTEXT_PROVIDER / 8 + i] = e.text[i]
+    for i in range(4):
+        context[CONTEXT_PROVIDER / 8 + i] = CONSTANTS + e.text[i]
+    context[CONTEXT_PROVIDER / 8 + 4] = e.text[4]
     for i in range(e.wanted):
         if e.kind == 0 and i < RESULT:
             given[i] = read(source, i)

@@ -1,3 +1,4 @@
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -72,6 +73,10 @@ class Runtime:
     def add_probe(
         self, probe: int, entry: int, number: int, first: int, texts: Sequence[int], kind: int,
         offset: int, wanted: int,
+    ) -> None: ...
+    def add_probes(
+        self, numbers: array[int], base: int, entry: int, first: int, clauses: int,
+        texts: Sequence[int], names: array[int], kind: int, wanted: int,
     ) -> None: ...
     def set_variable(
         self, number: int, offsets: Sequence[int], size: int, text_: bool) -> None: ...

@@ -467,7 +467,7 @@ cdef class Runtime:
         m.entered_count = probes
 
     def add_probe(self, uint32_t probe, uint32_t entry, uint64_t number, uint64_t first, texts,
-                  int kind, uint64_t offset, uint32_t wanted):
+                  int kind, uint32_t offset, uint32_t wanted):
         """Set the program of a kernel probe.
 
         :param texts: the addresses of its provider, module, function and name, and its ID.
@@ -476,16 +476,38 @@ cdef class Runtime:
         :param offset: the offset in its function, for a return.
         :param wanted: the number of leading arguments that its program reads.
         """
-        cdef Entered *e
-        if probe >= self.m.entered_count or entry >= self.m.code_count:
-            raise ValueError("the probe's number or its program's entry is out of range")
-        e = &self.m.entered[probe]
-        e.enabled, e.kind, e.entry, e.number, e.first = True, kind, entry, number, first
-        e.own_frames = kind < 2
+        cdef Entered *e = enable(&self.m, probe, entry, number, first, kind, wanted)
         e.offset = offset
-        e.wanted = <uint8_t>min(wanted, 10)
-        for n in range(5):
-            e.text[n] = texts[n]
+        for n in range(4):
+            e.text[n] = constant(texts[n])
+        e.text[4] = texts[4]
+
+    def add_probes(self, const uint32_t[::1] numbers, uint32_t base, uint32_t entry, uint64_t first,
+                   uint32_t clauses, texts, const uint64_t[::1] names, int kind, uint32_t wanted):
+        """Set the program of many kernel probes in one function.
+
+        :param numbers: their IDs; ``base`` is the ID of the kernel's first probe.
+        :param first: number of the first clause of the first one.
+        :param clauses: number of clauses of each.
+        :param texts: the addresses of their provider, module and function.
+        :param names: the addresses of their names.
+        """
+        cdef Entered *e
+        cdef Py_ssize_t i
+        cdef uint32_t of_all[3]
+        for n in range(3):
+            of_all[n] = constant(texts[n])
+        if names.shape[0] != numbers.shape[0]:
+            raise ValueError("each probe needs a name")
+        for i in range(numbers.shape[0]):
+            if numbers[i] < base:
+                raise ValueError("the probe's number or its program's entry is out of range")
+            e = enable(&self.m, numbers[i] - base, entry, numbers[i],
+                       first + <uint64_t>i * clauses, kind, wanted)
+            e.offset = 0
+            memcpy(e.text, of_all, sizeof(of_all))
+            e.text[3] = constant(names[i])
+            e.text[4] = numbers[i]
 
     def set_variable(self, uint32_t number, offsets, uint32_t size, bint text_):
         """Set how a D variable is read from guest memory, starting at the current thread.

@@ -1,15 +1,17 @@
 """Guest state that D programs read: current thread and process, stacks, registers and time."""
 
+import array
 import functools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dtrace.bpf._runtime import Runtime, RuntimeFault
 from dtrace.bpf.layout import MAX_USER_FRAMES, Fault, SpaceOffsets
 from dtrace.d.compile.program import ListedProbe
 from dtrace.d.language.identifiers import HOSTED_NUMBERS
 from dtrace.run.destructive import DestructiveActions
+from dtrace.run.enabled_probes import Many
 from dtrace.run.kernel import CALLER, INSTRUCTION, MARKS
 from dtrace.run.kernel_probes import KernelProbes
 from dtrace.run.locks import Locks, LockState
@@ -165,6 +167,23 @@ class GuestState(ABC):
             offset = self._probes.breakpoints.offset(number)
         self._runtime.add_probe(number, entry, probe.number, first, texts, kind, offset, wanted)
         return True
+
+    def add_many(self, many: Many, entry: int, names: Mapping[str, int], wanted: int) -> None:
+        """Set the BPF program that runs when one of many probes fires.
+
+        :param entry: address of the program.
+        :param names: addresses of the names of the probes' modules, functions and so on.
+        """
+        if self._runtime is None or not many.probes:
+            return
+        provider, numbers = names[many.probes[0].provider], many.probes.numbers
+        base, clauses = self._probes.base, len(many.functions)
+        for function, at, offsets in many.probes.runs():
+            self._runtime.add_probes(
+                array.array("I", numbers[at : at + len(offsets)]), base, entry,
+                many.first + at * clauses, clauses,
+                (provider, names[function.module_name], names[function.name]),
+                array.array("Q", [names[str(offset)] for offset in offsets]), UNKNOWN, wanted)
 
     @abstractmethod
     def walk_natively(self, marked: bool) -> None:

@@ -90,9 +90,11 @@ class KernelSurroundings:
         If they belong to different functions, their arguments have no types, unless programs
         declare them with the same types.
         """
-        names = {self._declaration(probe) for probe in probes}
-        self.probe = probes[0] if len(names) == 1 else None
-        self._clause = probes
+        self._clause, self.probe = probes, probes[0] if probes else None
+        if self.probe is not None:
+            declaration = self._declaration(self.probe)
+            if any(self._declaration(probe) != declaration for probe in probes):
+                self.probe = None
 
     def _declaration(self, probe: ListedProbe) -> tuple[object, ...]:
         """Return what says the types of a probe's arguments."""

@@ -7,6 +7,7 @@ from dtrace.d.compile.program import ListedProbe
 from dtrace.d.language.attributes import attributes_text
 from dtrace.descriptions.description import Description, create, modules_of
 from dtrace.descriptions.providers import PROVIDERS
+from dtrace.run.instruction_probes import InstructionProbes
 from dtrace.run.timers import GLOB, OwnProbes
 from dwarf.index import DebugIndex, Function
 from dwarf.types import Types
@@ -16,7 +17,7 @@ from emu.host.errors import KinstError
 from kinst.probes.probe_table import ProbeTable
 from kinst.probes.probed_code import ProbeError
 from kinst.probes.traced_program import TracedObject, TracedProgram
-from kinst.providers import fbt, kinst_provider
+from kinst.providers import copy_ends, fbt, kinst_provider
 from kinst.providers.patterns import matches
 from kinst.providers.pid import Pid
 from kinst.providers.usdt import Usdt
@@ -49,7 +50,7 @@ class KernelProbes:
 
     def __post_init__(self) -> None:
         self._base = FIRST_PROBE
-        self._asked: dict[tuple[str, str, str, str], list[ListedProbe]] = {}
+        self._asked: dict[tuple[str, str, str, str], Sequence[ListedProbe]] = {}
         # provider, module and address of a function -> the numbers of the places where it returns
         self._returns: dict[tuple[str, str, int], list[int]] = {}
         # number of a probe -> the inline copies that are entered there
@@ -62,16 +63,18 @@ class KernelProbes:
         """
         if parts not in self._asked:
             own = self.own.match(parts)
-            self._asked[parts] = [*own, *self._others(parts, bool(own))]
+            others = self._others(parts, bool(own))
+            self._asked[parts] = [*own, *others] if own else others
         return self._asked[parts]
 
-    def _others(self, parts: tuple[str, str, str, str], own: bool) -> list[ListedProbe]:
+    def _others(self, parts: tuple[str, str, str, str], own: bool) -> Sequence[ListedProbe]:
         """Return the probes of the kernel and of programs that match a description.
 
         Without a provider, probes that programs declare are looked for only if there are no others.
         """
         provider, module, function, name = parts
-        found, error = list[ListedProbe](), None
+        found: Sequence[ListedProbe] = ()
+        error = None
         try:
             found = self._kernel(parts, own)
         except ProbeError as failure:
@@ -87,7 +90,7 @@ class KernelProbes:
                 return []
             raise error from None
 
-    def _kernel(self, parts: tuple[str, str, str, str], own: bool) -> list[ListedProbe]:
+    def _kernel(self, parts: tuple[str, str, str, str], own: bool) -> Sequence[ListedProbe]:
         """Return the kernel's probes that match a description.
 
         :param own: whether the description also matches DTrace's own probes.
@@ -116,6 +119,8 @@ class KernelProbes:
         self.reports += made.reports
         self.rewritten[parts] = made.text
         self._copies |= made.copies
+        if provider == kinst_provider.PROVIDER and name not in copy_ends.NAMES and not made.copies:
+            return InstructionProbes(self.breakpoints, self._base, made.numbers)
         return [self._probe(number, tuple(c.number for c in made.copies.get(number, ())))
                 for number in dict.fromkeys(made.numbers)]
 
@@ -201,6 +206,11 @@ class KernelProbes:
     def offset(self, probe: ListedProbe) -> int:
         """Return the offset in bytes of a probe from the start of its function."""
         return self.breakpoints.offset(probe.number - self._base)
+
+    @property
+    def base(self) -> int:
+        """ID of the first probe of the kernel."""
+        return self._base
 
     def kernel_number(self, number: int) -> int | None:
         """Return the number of a kernel probe in the probe table, or None for DTrace's own probes.

@@ -1,5 +1,6 @@
 """Linked D programs: an executor with the programs' code, and host functions for this code."""
 
+import bisect
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -13,10 +14,11 @@ from dtrace.bpf.layout import ARGUMENTS, ContextOffset, Fault, Policy, Region
 from dtrace.bpf.linker import Linker
 from dtrace.bpf.verifier import verify
 from dtrace.d.compile.aggregations import value_count
-from dtrace.d.compile.program import Compiled, Compiler, ListedProbe
+from dtrace.d.compile.program import Compiled, Compiler, ListedProbe, ManyProbes, singly
 from dtrace.d.language.identifiers import KINDS, SUBROUTINES
 from dtrace.d.language.options import Options
 from dtrace.run.consumer import Enabled, Failure
+from dtrace.run.enabled_probes import EnabledClauses, FiredProbe, FiredProbes, Many
 from dtrace.run.guest_state import GuestState
 from dtrace.run.hosted import Hosted, Values
 from dtrace.run.render import Symbols
@@ -26,6 +28,7 @@ from emu.host.errors import KinstError
 RECORD_SIZE = 1 << 20
 SCRATCH = 1 << 20
 AGGREGATION_HEAD = 8  # number of bytes that DTrace counts for the ID of an aggregation
+MANY = 1000  # number of probes from which they are linked together, not one by one
 MAX_FAILURES = 10_000  # maximum number of faults to keep for output that is printed at the end
 # In each interval of CHILLED_PER ns, chill() may take MOST_CHILLED ns.
 CHILLED_PER, MOST_CHILLED = 10**9, 500 * 10**6
@@ -37,15 +40,6 @@ SIZES = {"bufsize": "buffer size", "aggsize": "aggregation size", "specsize": "s
 POLICIES = {"switch": Policy.SWITCH, "fill": Policy.FILL, "ring": Policy.RING}
 NAMES = (ContextOffset.PROVIDER, ContextOffset.MODULE, ContextOffset.FUNCTION, ContextOffset.NAME,
          ContextOffset.ID)
-
-
-@dataclass
-class FiredProbe:
-    """An enabled probe, with the address of its program and the number of its first clause."""
-
-    probe: ListedProbe
-    entry: int
-    first: int
 
 
 @dataclass
@@ -66,12 +60,12 @@ class LinkedPrograms:
     guest: GuestState | None = None
     sink: Callable[[Row], None] | None = None
     now: int = 0
-    enabled: list[Enabled] = field(default_factory=list)
+    enabled: EnabledClauses = field(default_factory=EnabledClauses)
 
     def __post_init__(self) -> None:
-        self._by_probe: dict[int, FiredProbe] = {}
-        # Probe ID -> addresses of the probe's provider, module, function and name strings.
-        self._names: dict[int, list[int]] = {}
+        self._fired = FiredProbes()
+        # Provider, module, function or name of a probe -> the string's address
+        self._names: dict[str, int] = {}
         self._records: list[tuple[Enabled, int, bytes, int] | Failure] = []
         self._started = time.time_ns() if self.guest is None else self.guest.started
 
@@ -86,10 +80,11 @@ class LinkedPrograms:
         if not options.allowed_outside:
             self._only_the_guest(compiled)
         self._limits(compiled)
+        together = apart(compiled)
         by_probe: dict[int, list[Compiled]] = {}
         probes: dict[int, ListedProbe] = {}
         for clause in compiled:
-            for probe in clause.probes:
+            for probe in () if id(clause.probes) in together else clause.probes:
                 by_probe.setdefault(probe.number, []).append(clause)
                 probes[probe.number] = probe
         linker = Linker()
@@ -100,20 +95,37 @@ class LinkedPrograms:
         # Probes with the same clauses share a program.
         programs: dict[tuple[tuple[str, ...], bool], str] = {}
         program_names: dict[int, str] = {}
-        self._place_names(probes.values())
-        for number, clauses in by_probe.items():
-            probe = probes[number]
-            names = tuple([c.function.name for c in clauses])
-            # All places of a probe share the numbers of its clauses.
-            first[number] = numbers.setdefault((probe.id, names), len(self.enabled) + 1)
-            if first[number] > len(self.enabled):
-                for clause in clauses:
-                    self.enabled.append(Enabled(len(self.enabled) + 1, clause.function, probe))
-            always = probe.provider == "dtrace" and probe.name in ("END", "ERROR")
-            if (names, always) not in programs:
-                programs[names, always] = f"probe_{len(programs)}"
-                linker.add_probe(programs[names, always], names, always)
-            program_names[number] = programs[names, always]
+        many: list[tuple[Many, str]] = []
+
+        def program(clauses: Sequence[Compiled], always: bool = False) -> str:
+            key = tuple([c.function.name for c in clauses]), always
+            if key not in programs:
+                programs[key] = f"probe_{len(programs)}"
+                linker.add_probe(programs[key], *key)
+            return programs[key]
+
+        for clause in compiled:
+            if id(clause.probes) in together:
+                clauses = together.pop(id(clause.probes))
+                assert isinstance(clause.probes, ManyProbes)
+                many.append((self.enabled.add_many(
+                    clause.probes, [c.function for c in clauses]), program(clauses)))
+                self._place_many(clause.probes)
+                continue
+            for probe in clause.probes if by_probe else ():
+                number = probe.number
+                if number in first or number not in by_probe:
+                    continue
+                clauses = by_probe[number]
+                self._place_names(probe)
+                # All places of a probe share the numbers of its clauses.
+                first[number] = numbers.setdefault(
+                    (probe.id, tuple([c.function.name for c in clauses])), len(self.enabled) + 1)
+                if first[number] > len(self.enabled):
+                    for one in clauses:
+                        self.enabled.add(one.function, probe)
+                program_names[number] = program(
+                    clauses, probe.provider == "dtrace" and probe.name in ("END", "ERROR"))
         try:
             linked = linker.link()
         except ProgramTooLarge:
@@ -176,15 +188,20 @@ class LinkedPrograms:
         verify(linked.code, linked.offsets.values(), helpers)
         base = self._base = self.runtime.load(linked.code)
         for number, probe in probes.items():
-            self._by_probe[number] = FiredProbe(
-                probe, base + linked.offsets[program_names[number]], first[number])
+            self._fired.add(number, FiredProbe(
+                probe, base + linked.offsets[program_names[number]], first[number]))
+        for group, name in many:
+            self._fired.add_many(group, base + linked.offsets[name])
+            if self.guest is not None:
+                self.guest.add_many(group, base + linked.offsets[name], self._names,
+                                    linked.arguments[name])
         if self.guest is not None:
-            for number, fired in self._by_probe.items():
-                self.guest.add(fired.probe, fired.entry, fired.first, self._names[number],
+            for number, fired in self._fired.single.items():
+                self.guest.add(fired.probe, fired.entry, fired.first, self._texts(fired.probe),
                                linked.arguments[program_names[number]])
         error = next((p for p in probes.values() if p.text == "dtrace:::ERROR"), None)
         if error is not None:
-            fired = self._by_probe[error.number]
+            fired = self._fired.numbered(error.number)
             self._context(fired, ())
             self.runtime.set_error(fired.entry)
 
@@ -223,20 +240,32 @@ class LinkedPrograms:
             self.now += value
             self.runtime.set_context(ContextOffset.TIMESTAMP, self.now)
 
-    def _place_names(self, probes: Iterable[ListedProbe]) -> None:
-        """Store the distinct names of all probes among the constants."""
-        text = self.compiler.storage.text
-        known: dict[str, int] = {}
+    def _place(self, name: str) -> None:
+        """Store a name among the constants."""
+        if name not in self._names:
+            self._names[name] = Region.STRINGS.address + self.compiler.storage.text(name.encode())
 
-        def place(name: str) -> int:
-            address = known.get(name)
-            if address is None:
-                address = known[name] = Region.STRINGS.address + text(name.encode())
-            return address
+    def _place_names(self, probe: ListedProbe) -> None:
+        for name in (probe.provider, probe.module, probe.function, probe.name):
+            self._place(name)
 
-        for p in probes:
-            self._names[p.number] = [place(p.provider), place(p.module), place(p.function),
-                                     place(p.name), p.id]
+    def _place_many(self, probes: ManyProbes) -> None:
+        if not probes:
+            return
+        self._place_names(probes[0])
+        distinct = set[int]()
+        for function, _first, offsets in probes.runs():
+            self._place(function.module_name)
+            self._place(function.name)
+            distinct.update(offsets)
+        for offset in sorted(distinct):
+            self._place(str(offset))
+
+    def _texts(self, probe: ListedProbe) -> list[int]:
+        """Return the addresses of a probe's provider, module, function and name, and its ID."""
+        names = self._names
+        return [names[probe.provider], names[probe.module], names[probe.function],
+                names[probe.name], probe.id]
 
     def _limits(self, compiled: Sequence[Compiled]) -> None:
         """Check sizes against their limits, and lower buffer sizes that are too large.
@@ -270,7 +299,7 @@ class LinkedPrograms:
             raise KinstError("could not enable tracing: Enabling exceeds size of buffer")
         if options.text("bufpolicy") == "fill":
             needed = sum(one.function.counted for one in compiled
-                         for probe in one.probes if probe.text == "dtrace:::END"
+                         for probe in singly(one.probes) if probe.text == "dtrace:::END"
                          if one.function.size is not None)
             if needed > options.number("bufsize"):
                 raise KinstError("could not enable tracing: END enablings exceed size of principal "
@@ -288,7 +317,7 @@ class LinkedPrograms:
             self._take()
         elif len(self._records) >= MAX_FAILURES:
             return
-        e = self.enabled[number - 1] if 0 < number <= len(self.enabled) else None
+        e = self.enabled.numbered(number) if 0 < number <= len(self.enabled) else None
         action, storing = self._action(at)
         self._records.append(Failure(e, number, fault, value, action, None if storing else at))
 
@@ -301,7 +330,7 @@ class LinkedPrograms:
         return self.linked.actions[at] if 0 <= at < len(self.linked.actions) else (0, False)
 
     def _take(self) -> None:
-        self._records += [(self.enabled[number - 1], cpu, content, time)
+        self._records += [(self.enabled.numbered(number), cpu, content, time)
                           for number, cpu, content, time in self.runtime.records()
                           if 0 < number <= len(self.enabled)]
 
@@ -312,11 +341,41 @@ class LinkedPrograms:
         rt.set_context(ContextOffset.FIRST, fired.first)
         rt.set_context(ContextOffset.CLAUSE, fired.first)
         rt.set_context(ContextOffset.TIMESTAMP, self.now)
-        for offset, address in zip(NAMES, self._names[fired.probe.number], strict=True):
+        for offset, address in zip(NAMES, self._texts(fired.probe), strict=True):
             rt.set_context(offset, address)
         for n in range(ARGUMENTS):
             rt.set_context(ContextOffset.ARGUMENTS + 8 * n,
                            arguments[n] if n < len(arguments) else 0)
+
+
+def apart(compiled: Sequence[Compiled]) -> dict[int, list[Compiled]]:
+    """Return the clauses of many probes that no other clause has: id() of the probes -> clauses."""
+    found: dict[int, list[Compiled]] = {}
+    others: dict[int, Sequence[ListedProbe]] = {}
+    for clause in compiled:
+        others[id(clause.probes)] = clause.probes
+        if isinstance(clause.probes, ManyProbes) and len(clause.probes) >= MANY:
+            found.setdefault(id(clause.probes), []).append(clause)
+    for key in list(found):
+        probes = others[key]
+        assert isinstance(probes, ManyProbes)
+        if any(shares(probes, other) for number, other in others.items() if number != key):
+            del found[key]
+    return found
+
+
+def shares(probes: ManyProbes, others: Sequence[ListedProbe]) -> bool:
+    """Return whether one of many probes is among others."""
+    numbers = probes.numbers
+    more: Iterable[int] = (others.numbers if isinstance(others, ManyProbes)
+                           else [probe.number for probe in others])
+    if isinstance(others, ManyProbes) and len(others) > len(numbers):
+        return shares(others, probes)
+    for number in more:
+        at = bisect.bisect_left(numbers, number)
+        if at < len(numbers) and numbers[at] == number:
+            return True
+    return False
 
 
 def _in_units(size: int) -> str:

@@ -14,9 +14,10 @@ from dtrace.bpf.layout import ContextOffset, Region
 from dtrace.d.compile.program import Compiled
 from dtrace.d.language.options import MAX_TIME
 from dtrace.run.consumer import Consumer, Enabled, Failure
+from dtrace.run.enabled_probes import FiredProbe
 from dtrace.run.guest_state import TracingEnded
 from dtrace.run.libxo_output import LibxoOutput
-from dtrace.run.linked_programs import FiredProbe, LinkedPrograms
+from dtrace.run.linked_programs import LinkedPrograms
 from dtrace.run.structured import Row, Structured, aggregations, shown_name
 from dtrace.run.timers import interval
 from emu.host.errors import KinstError
@@ -115,7 +116,7 @@ class Session(LinkedPrograms):
         :param narrate: callback before each BPF instruction.
         """
         assert self.guest is not None
-        fired, kept, faults = self._by_probe[probe], self.guest.state, self.runtime.faults
+        fired, kept, faults = self._fired.numbered(probe), self.guest.state, self.runtime.faults
         self.guest.state, self.now = state, self.guest.now
         self._context(fired, ())
         self.runtime.thread = self.guest.thread
@@ -135,7 +136,7 @@ class Session(LinkedPrograms):
         self._fault(int.from_bytes(clause, "little"), fault, value, at + self._base)
 
     def _named(self, name: str) -> FiredProbe | None:
-        return next((f for f in self._by_probe.values()
+        return next((f for f in self._fired.single.values()
                      if f.probe.provider == "dtrace" and f.probe.name == name), None)
 
     def _looked(self, now: int) -> None:
@@ -168,7 +169,7 @@ class Session(LinkedPrograms):
         elif not self.stopped:
             self.runtime.look_at(self.now + self.period)
             try:
-                timers = Timers(self._by_probe.values(), self.guest.time)
+                timers = Timers(self._fired.single.values(), self.guest.time)
                 self.guest.run(workload, timers.due, lambda: self._rung(timers))
             except KeyboardInterrupt:
                 self.interrupted = True
@@ -194,7 +195,7 @@ class Session(LinkedPrograms):
         assert self.guest is not None
         self.now = self.guest.now
         self.runtime.look_at(self.now + self.period)
-        timers = Timers(self._by_probe.values(), self.guest.time)
+        timers = Timers(self._fired.single.values(), self.guest.time)
         self.guest.arm(timers.due, lambda: self._rung(timers))
 
     def end(self) -> None:
@@ -281,7 +282,7 @@ class Session(LinkedPrograms):
 
     def _timers(self) -> None:
         """Fire the timer probes until tracing ends."""
-        timers = Timers(self._by_probe.values(), self.now)
+        timers = Timers(self._fired.single.values(), self.now)
         look = self.now + self.period
         host = self.options.given("host-time")
         if timers.due is None and not self.stopped:
@@ -322,7 +323,7 @@ class Session(LinkedPrograms):
     @property
     def has_timers(self) -> bool:
         """Whether an enabled probe fires at regular intervals."""
-        return Timers(self._by_probe.values(), 0).due is not None
+        return Timers(self._fired.single.values(), 0).due is not None
 
     @property
     def period(self) -> int:

@@ -681,6 +681,33 @@ cdef class ProbeSites(CodeReader):
         cdef Site *s = &self.d.sites[p.site]
         return program_place_of(s), bytes(s.code[:s.length]), p.function, p.provider, p.count, bool(p.removed)
 
+    def columns(self, const uint32_t[::1] probes):
+        """Return the addresses of many probes in code, and where each function's probes begin.
+
+        :return: 8-byte integers in the machine's byte order, and (function, index of its first
+            probe) for each run of probes in one function.
+        :raises IndexError: if there is no such probe, or it is not in code.
+        """
+        cdef Py_ssize_t count = probes.shape[0]
+        cdef Py_ssize_t i
+        cdef uint32_t site, function
+        cdef uint32_t before = NONE
+        cdef bytearray addresses = bytearray(8 * count)
+        cdef uint64_t *at = <uint64_t *><char *>addresses
+        cdef list runs = []
+        for i in range(count):
+            if probes[i] >= self.d.probe_count:
+                raise IndexError(probes[i])
+            site = self.d.probes[probes[i]].site
+            if site == NONE:
+                raise IndexError(probes[i])
+            at[i] = program_place_of(&self.d.sites[site])
+            function = self.d.probes[probes[i]].function
+            if function != before:
+                runs.append((function, i))
+                before = function
+        return addresses, runs
+
     def template(self, uint64_t address):
         """Return (operation, trampoline address or 0) of a site, or None if there is no site."""
         cdef uint32_t i = table_find(&self.d, address)

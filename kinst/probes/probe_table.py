@@ -1,7 +1,9 @@
 """Table of a machine's probes: creation, names and lookup, without writing to the guest."""
 
+import array
 import functools
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -273,6 +275,18 @@ class ProbeTable(ProgramProbes):
                     name or f"{address - function.address:x}")
         return (provider, function.module_name, function.name,
                 name or str(address - function.address))
+
+    def runs(self, numbers: Sequence[int]) -> Iterator[tuple[Symbol, int, list[int]]]:
+        """Yield (function, first, offsets) for runs of many probes in one function of the kernel.
+
+        :param numbers: the numbers of the probes, which are in the kernel's code.
+        """
+        addresses, runs = self.dispatcher.columns(array.array("I", numbers))
+        places = memoryview(addresses).cast("Q")
+        for (index, at), (_next, end) in itertools.pairwise([*runs, (0, len(places))]):
+            function = self.functions[index]
+            begin = function.address
+            yield function, at, [place - begin for place in places[at:end].tolist()]
 
     def function(self, number: int) -> Symbol | None:
         """Return the function that contains a probe, or None for a static probe."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dtrace.d.compile.listing import listing
-from dtrace.d.compile.program import Compiled, ListedProbe, split
+from dtrace.d.compile.program import Compiled, ListedProbe, counted_once, split
 from dtrace.d.language.lexer import between
 from dtrace.pipeline import Pipeline
 from dtrace.run.kernel_probes import KernelProbes
@@ -82,7 +82,7 @@ def say_matched(programs: Sequence[CompiledProgram], quiet: bool, verbose: bool)
     for program in programs:
         what, shown = program.shown
         # With the clauses that the compiler adds
-        count = sum(len({probe.id for probe in one.probes}) for one in program.clauses)
+        count = sum(counted_once(one.probes) for one in program.clauses)
         if not quiet:
             say(f"{what} '{shown}' matched {counted(count, 'probe')}")
         if verbose:
@@ -92,7 +92,7 @@ def say_matched(programs: Sequence[CompiledProgram], quiet: bool, verbose: bool)
 def show_list(pipeline: Pipeline, programs: Sequence[CompiledProgram], json: bool, verbose: bool
               ) -> int:
     """Print the probes that the programs match, or all probes; return the exit status."""
-    shown = list(_listed(pipeline, programs))
+    shown = [probes for probes in _listed(pipeline, programs) if probes]
     if not shown:
         return 1
     probe_listing.show(shown, json, _arguments(pipeline) if verbose else None)
@@ -101,16 +101,18 @@ def show_list(pipeline: Pipeline, programs: Sequence[CompiledProgram], json: boo
     return 0
 
 
-def _listed(pipeline: Pipeline, programs: Sequence[CompiledProgram]) -> Iterator[ListedProbe]:
+def _listed(pipeline: Pipeline, programs: Sequence[CompiledProgram]
+            ) -> Iterator[Sequence[ListedProbe]]:
+    """Yield the probes of each clause, or all probes."""
     if not programs:
-        yield from probe_listing.every_probe(pipeline.probes)
+        yield probe_listing.every_probe(pipeline.probes)
     for program in programs:
         for compiled in program.clauses:
             if not compiled.probes:
                 parts = split(compiled.function.specifier.text, last_part(program.letter))
                 say(f"failed to match {':'.join(parts)}: "
                     f"{compiled.why or 'No probe matches description'}")
-            yield from probe_listing.distinct(compiled.probes)
+            yield probe_listing.distinct(compiled.probes)
 
 
 def _arguments(pipeline: Pipeline) -> probe_listing.ArgumentTypes:

@@ -1,10 +1,11 @@
 """Lists of probes for ``kdtrace -l``; ``-v`` adds code that cannot be probed, with reasons."""
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from dtrace.d.compile.program import Compiled, ListedProbe
+from dtrace.d.compile.program import Compiled, ListedProbe, ManyProbes, counted_once
 from dtrace.d.language import syntax
 from dtrace.d.language.attributes import (
     USUAL,
@@ -14,6 +15,7 @@ from dtrace.d.language.attributes import (
     of_probe,
     of_provider,
 )
+from dtrace.run.instruction_probes import InstructionProbes
 from dtrace.run.kernel_probes import KernelProbes
 from dtrace.run.timers import OwnProbes
 from emu.elf.symbols import KERNEL
@@ -33,35 +35,49 @@ def every_probe(probes: OwnProbes | KernelProbes) -> Sequence[ListedProbe]:
     return probes.probes
 
 
-def distinct(probes: Sequence[ListedProbe]) -> list[ListedProbe]:
+def distinct(probes: Sequence[ListedProbe]) -> Sequence[ListedProbe]:
     """Return probes without further places of the same probe."""
+    if isinstance(probes, ManyProbes):
+        return probes
     first: dict[int, ListedProbe] = {}
     for probe in probes:
         first.setdefault(probe.id, probe)
     return list(first.values())
 
 
-def show(listed: Sequence[ListedProbe], as_json: bool,
+def show(lists: Sequence[Sequence[ListedProbe]], as_json: bool,
          arguments: ArgumentTypes | None = None) -> None:
-    """Print a list of probes.
+    """Print lists of probes, one after the other.
 
-    :param listed: the probes.
     :param as_json: print one JSON object per probe.
     :param arguments: returns the argument types of a probe; when given, they and the stability of
         each probe are printed, too.
     """
     if as_json:
         lines = JsonLines()
-        for p in listed:
+        for p in itertools.chain.from_iterable(lists):
             lines.row({"id": p.id, "provider": p.provider, "module": p.module,
                        "function": p.function, "name": p.name}
                       | ({} if arguments is None else {"arguments": [*arguments(p)]}))
         return
     print(HEADER)
-    for p in listed:
-        print(f"{p.id:5d} {p.provider:>10} {p.module:>17} {p.function:>33} {p.name}")
-        if arguments is not None:
-            print(_details(p, arguments(p)))
+    for listed in lists:
+        if isinstance(listed, InstructionProbes) and arguments is None:
+            _show_instructions(listed)
+            continue
+        for p in listed:
+            print(f"{p.id:5d} {p.provider:>10} {p.module:>17} {p.function:>33} {p.name}")
+            if arguments is not None:
+                print(_details(p, arguments(p)))
+
+
+def _show_instructions(listed: InstructionProbes) -> None:
+    """Print many probes, a function at a time."""
+    numbers = listed.numbers
+    for function, first, offsets in listed.runs():
+        rest = f" {'kinst':>10} {function.module_name:>17} {function.name:>33} "
+        print("\n".join([f"{number:5d}{rest}{offset}" for number, offset in zip(
+            numbers[first : first + len(offsets)], offsets, strict=True)]))
 
 
 def _attributes(title: str, value: str) -> str:
@@ -101,7 +117,7 @@ def show_clauses(compiled: Sequence[Compiled],
             continue
         parts = (["", "", "", *clause.function.specifier.text.split(":")])[-4:]
         print("\n" + ":".join(parts))
-        if len({probe.id for probe in clause.probes}) == 1:
+        if counted_once(clause.probes) == 1:
             print(_details(clause.probes[0], arguments(clause.probes[0])), end="")
 
 
@@ -127,12 +143,13 @@ def _details(probe: ListedProbe, types: list[str]) -> str:
     return f"{text}\n\tArgument Types\n" + "".join(f"\t\t{line}\n" for line in shown)
 
 
-def show_left_out(probes: KernelProbes, listed: Sequence[ListedProbe], as_json: bool) -> None:
+def show_left_out(probes: KernelProbes, lists: Sequence[Sequence[ListedProbe]], as_json: bool
+                  ) -> None:
     """Print instructions and functions that cannot be probed, and jumps not counted as returns.
 
     Instructions are summarized by reason when a reason has very many, except in JSON.
     """
-    lines, rows = JsonLines(), list(_left_out(probes, listed))
+    lines, rows = JsonLines(), list(_left_out(probes, lists))
     many = {reason: count for reason, count in Counter(
         reason for _m, _f, offset, _i, reason in rows if offset is not None).items()
         if count > MOST_OF_A_REASON}
@@ -150,14 +167,19 @@ def show_left_out(probes: KernelProbes, listed: Sequence[ListedProbe], as_json: 
             print(f"not probed: kinst:{module}:{function}:{offset} ({instruction}): {reason}")
 
 
-def _left_out(probes: KernelProbes, listed: Sequence[ListedProbe]
+def _left_out(probes: KernelProbes, lists: Sequence[Sequence[ListedProbe]]
               ) -> Iterator[tuple[str, str, int | None, str | None, str]]:
     """Yield (module, function, offset, instruction, reason) for everything that is not probed.
 
     The offset and the instruction are None when the reason concerns a whole function.
     """
     table = probes.breakpoints
-    by_instruction = {(p.module, p.function) for p in listed if p.provider == "kinst"}
+    by_instruction = set[tuple[str, str]]()
+    for listed in lists:
+        by_instruction |= (
+            {(function.module_name, function.name) for function, _at, _offsets in listed.runs()}
+            if isinstance(listed, InstructionProbes) else
+            {(p.module, p.function) for p in listed if p.provider == "kinst"})
     for function in table.kernel_functions:
         if (function.module_name, function.name) not in by_instruction:
             # Only kinst probes instructions; functions without fbt probes are reported below.

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import IO
 
 from dtrace.bpf.object_file import object_file
-from dtrace.d.compile.program import Compiled
+from dtrace.d.compile.program import Compiled, singly
 from dtrace.pipeline import Pipeline
 from dtrace.run.consumer import Enabled
 from dtrace.run.session import Session
@@ -52,7 +52,7 @@ class TracedRun:
         everything = [clause for program in programs for clause in program.clauses]
         if kernel is not None and kernel.idle and not any(
                 probe.text == BEGIN or probe.provider == "profile"
-                for clause in everything for probe in clause.probes):
+                for clause in everything for probe in singly(clause.probes)):
             raise KinstError(IDLE)
         say_matched(programs, options.given("quiet"), line.shown.verbose and not line.shown.json)
         if not any(clause.probes for clause in everything) and not options.given("zdefs"):

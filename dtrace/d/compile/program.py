@@ -5,6 +5,7 @@ for each of its probe descriptions.  This module does not match descriptions wit
 ``Compiler.read`` yields the descriptions, and ``Compiler.clause`` receives the matching probes.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -24,6 +25,7 @@ from dtrace.d.language.sugar import Cutter, error_clause, has_if
 from dtrace.d.language.surroundings import Surroundings
 from dtrace.d.language.types import Universe
 from dwarf.types import declare
+from emu.elf.symbols import Symbol
 from emu.host.errors import KinstError
 
 PARTS = ("provider", "module", "function", "name")
@@ -65,6 +67,32 @@ class ListedProbe:
     def text(self) -> str:
         """The probe's full name: provider, module, function and name, separated by colons."""
         return f"{self.provider}:{self.module}:{self.function}:{self.name}"
+
+
+class ManyProbes(Sequence[ListedProbe]):
+    """Probes of single instructions, whose objects are made on access: there may be millions.
+
+    Each has an ID of its own, and none is one of DTrace's own probes.
+    """
+
+    @property
+    @abstractmethod
+    def numbers(self) -> Sequence[int]:
+        """Their numbers, in ascending order."""
+
+    @abstractmethod
+    def runs(self) -> Iterator[tuple[Symbol, int, list[int]]]:
+        """Yield (function, index of the first, offsets) for the probes of each function."""
+
+
+def counted_once(probes: Sequence[ListedProbe]) -> int:
+    """Return the number of probes without further places of the same probe."""
+    return len(probes) if isinstance(probes, ManyProbes) else len({probe.id for probe in probes})
+
+
+def singly(probes: Sequence[ListedProbe]) -> Sequence[ListedProbe]:
+    """Return the probes among which DTrace's own may be."""
+    return () if isinstance(probes, ManyProbes) else probes
 
 
 class KnownProbes(Protocol):
