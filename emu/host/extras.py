@@ -11,8 +11,8 @@ from emu.host.errors import KinstError
 DISTRIBUTION = "kinst-emu"
 # Name of each extra in pyproject.toml -> the modules that it must provide
 EXTRAS = {
-    "cluster": ("distributed",), "perfetto": ("perfetto",), "plot": ("matplotlib",),
-    "pictures": ("resvg_py", "PIL", "matplotlib"), "shell": ("IPython",),
+    "assembler": ("keystone",), "cluster": ("distributed",), "perfetto": ("perfetto",),
+    "plot": ("matplotlib",), "pictures": ("resvg_py", "PIL", "matplotlib"), "shell": ("IPython",),
 }
 OF_EXTRA = re.compile(r"([^;]+);.*\bextra\s*==\s*[\"']([^\"']+)[\"']")
 

@@ -4,6 +4,7 @@ import re
 
 from emu.arch.architectures import ARCHITECTURES
 from emu.host.errors import KinstError
+from emu.host.extras import need
 
 MAX_TEXT = 4096
 # Matches decimal numbers, which keystone would read as hexadecimal.
@@ -14,8 +15,9 @@ def assemble(arch: str, text: str) -> list[tuple[str, bytes]]:
     """Assemble a text and return each instruction with its bytes.
 
     :param text: instructions, separated by ``;`` or line ends.
-    :raises KinstError: when a line is not an instruction of ``arch``.
+    :raises KinstError: when a line is not an instruction of ``arch``, or without keystone.
     """
+    need("assembler", "--assemble")
     if len(text) > MAX_TEXT:
         raise KinstError(f"--assemble: the text is longer than {MAX_TEXT} characters")
     lines = [line.strip() for line in text.replace("\n", ";").split(";")]

@@ -18,7 +18,7 @@ from images.compiler import tool
 
 BLOCK = 512  # unit in bytes of st_blocks (stat(2)); files with RAM have holes
 OK, MISSING, WRONG = STATES = "ok", "missing", "wrong"
-LIBRARIES = ("unicorn", "capstone", "keystone-engine", "pyelftools")
+LIBRARIES = ("unicorn", "capstone", "pyelftools")
 MOST_FILES = 100_000  # maximum number of files whose sizes are added
 MADE_HERE = ("teaching/", "races/")  # kernels that this project builds
 # (programs of which one is needed, what needs it, Debian packages)
@@ -35,6 +35,7 @@ TOOLS = (
 )
 # Extra -> what needs it
 USES = {
+    "assembler": "--assemble of relocate and trial; QEMU on amd64",
     "shell": "kinst shell, notebooks", "pictures": "kinst explain --gif", "plot": "kdtrace --plot",
     "perfetto": "kinst trace --as perfetto", "cluster": "--cluster of relocate, trial and explore",
 }

@@ -103,10 +103,15 @@ def _parser(wanted: Collection[str], names: Collection[str]
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        others = ", ".join(f"{name} {version(name)}"
-                           for name in ("unicorn", "capstone", "keystone-engine"))
+        found = []
+        for name in ("unicorn", "capstone", "keystone-engine"):
+            try:
+                found.append(f"{name} {version(name)}")
+            except PackageNotFoundError:
+                continue  # keystone is optional
+        others = ", ".join(found)
         print(f"kinst {version('kinst-emu')} ({others})")
         parser.exit()
 

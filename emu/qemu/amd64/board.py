@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import keystone
-
 from emu.amd64 import registers
 from emu.elf.image import Image
 from emu.guests.freebsd.amd64 import loader
 from emu.host.errors import MachineError
+from emu.host.extras import need
 from emu.qemu.board import Entered, QemuBoard
 from emu.qemu.disks import disk_words
 from emu.unicorn.machine import UnicornMachine
@@ -50,17 +49,21 @@ LONG_MODE = """
 """
 
 
-def _assemble(mode: int, source: str, at: int) -> bytes:
+def _assemble(bits: int, source: str, at: int) -> bytes:
+    need("assembler", "QEMU on amd64")
+    import keystone
+
+    mode = keystone.KS_MODE_64 if bits == 64 else keystone.KS_MODE_32
     code, _count = keystone.Ks(keystone.KS_ARCH_X86, mode).asm(source, at)
     return bytes(code or ())
 
 
 def _stub(sp: int, entry: int) -> bytes:
     gdtr = STUB + 0x200
-    head = _assemble(keystone.KS_MODE_32,
+    head = _assemble(32,
                      SOURCE.format(pml4=hex(loader.PML4), gdtr=hex(gdtr)), STUB)
     jump = b"\xea" + struct.pack("<IH", STUB + len(head) + 7, 8)
-    tail = _assemble(keystone.KS_MODE_64, LONG_MODE.format(sp=hex(sp), entry=hex(entry)),
+    tail = _assemble(64, LONG_MODE.format(sp=hex(sp), entry=hex(entry)),
                      STUB + len(head) + 7)
     code = (head + jump + tail).ljust(0x200, b"\x90")
     return code + struct.pack("<HQ", len(loader.GDT_ENTRIES) - 1, loader.GDT)
