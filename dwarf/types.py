@@ -299,10 +299,13 @@ def spellings(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((name, *(way.strip() for way in ways if way.strip()))))
 
 
+NAMED = (Typedef, Qualified)
+
+
 def strip(kind: Type) -> Type:
     """Return a type without its outer typedefs and qualifiers."""
     for _ in range(MAX_STEPS):
-        if not isinstance(kind, Typedef | Qualified):
+        if not isinstance(kind, NAMED):
             return kind
         kind = kind.target
     raise DebugDataError("damaged debug data: a type is defined in terms of itself")

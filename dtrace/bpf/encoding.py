@@ -6,6 +6,7 @@ bytes.
 """
 
 import enum
+import functools
 import struct
 from dataclasses import dataclass
 
@@ -187,7 +188,8 @@ def _legal_jump(i: BpfInstruction, kind: int, operation: int) -> bool:
     return i.immediate == 0 if register else i.source == 0
 
 
-def decode(code: bytes) -> list[BpfInstruction | None]:
+@functools.lru_cache(maxsize=1)  # the verifier and the executor decode the same program
+def decode(code: bytes) -> tuple[BpfInstruction | None, ...]:
     """Decode a program into instructions; the second slot of a wide instruction becomes None.
 
     :raises EncodingError: if RFC 9669 does not define an instruction, or if it is an atomic
@@ -217,7 +219,7 @@ def decode(code: bytes) -> list[BpfInstruction | None]:
         if wide is not None:
             instructions.append(None)
         at += SIZE if wide is None else 2 * SIZE
-    return instructions
+    return tuple(instructions)
 
 
 def encode(instructions: list[BpfInstruction]) -> bytes:

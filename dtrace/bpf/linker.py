@@ -1,5 +1,6 @@
 """Linker that joins functions and probe programs into one block of BPF code."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -27,7 +28,7 @@ class Linked:
     arguments: dict[str, int] = field(default_factory=dict)
     actions: list[tuple[int, bool]] = field(default_factory=list)
 
-    @property
+    @functools.cached_property
     def helpers(self) -> set[int]:
         """Numbers of the helpers that the code calls."""
         return {i.immediate for i in self.instructions

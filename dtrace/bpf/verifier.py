@@ -6,7 +6,7 @@ and stack bytes are written before they are read; accesses through the frame poi
 check all other addresses at run time.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from dtrace.bpf.encoding import (
@@ -86,7 +86,7 @@ def _depths(calls: dict[int, set[int]]) -> None:
 
 
 class _Function:
-    def __init__(self, instructions: list[BpfInstruction | None], start: int, end: int,
+    def __init__(self, instructions: Sequence[BpfInstruction | None], start: int, end: int,
                  starts: list[int], helpers: Container[int]) -> None:
         self.instructions, self.start, self.end = instructions, start, end
         self.starts, self.helpers = set(starts), helpers

@@ -72,10 +72,11 @@ class Parser:
 
     def peek(self, ahead: int = 0) -> Token:
         """Return the token that is a given number of tokens ahead, without consuming it."""
-        while len(self._next) <= ahead:
-            self._next.append(
+        following = self._next
+        while len(following) <= ahead:
+            following.append(
                 self.lexer.between() if self._between else self.lexer.expression())
-        return self._next[ahead]
+        return following[ahead]
 
     def take(self) -> Token:
         """Consume the next token and return it."""

@@ -32,17 +32,26 @@ class Expression:
 
 def clone(node: Expression) -> Expression:
     """Copy a tree before it is checked; types and names are shared with the original."""
-    values = {}
-    for f in fields(node):
-        if not f.init:
-            continue
-        value = getattr(node, f.name)
+    values = []
+    for name in _parameters(node.__class__):
+        value = getattr(node, name)
         if isinstance(value, Expression):
             value = clone(value)
         elif isinstance(value, list):
             value = [clone(v) if isinstance(v, Expression) else v for v in value]
-        values[f.name] = value
-    return type(node)(**values)
+        values.append(value)
+    return type(node)(*values)
+
+
+_PARAMETERS: dict[type[Expression], tuple[str, ...]] = {}
+
+
+def _parameters(kind: type[Expression]) -> tuple[str, ...]:
+    """Return the names of the parameters of a class of nodes."""
+    known = _PARAMETERS.get(kind)
+    if known is None:
+        known = _PARAMETERS[kind] = tuple(one.name for one in fields(kind) if one.init)
+    return known
 
 
 @dataclass(eq=False)

@@ -61,15 +61,16 @@ STACK = Typedef("stack", lambda: VOID)
 SYMBOL_ADDRESS = Typedef("_symaddr", lambda: VOID)
 USER_ADDRESS = Typedef("_usymaddr", lambda: VOID)
 SPECIAL = (STRING, DYNAMIC, STACK, SYMBOL_ADDRESS, USER_ADDRESS)
+NAMED = (Typedef, Qualified)
 
 
 def special(kind: Type) -> Type | None:
     """Return the special D type, such as ``string``, that a type resolves to, or None."""
     for _ in range(64):
-        if any(kind is known for known in SPECIAL):
-            return kind
-        if not isinstance(kind, Typedef | Qualified):
+        if not isinstance(kind, NAMED):
             return None
+        if kind in SPECIAL:  # types are compared by identity
+            return kind
         kind = kind.target
     return None
 

@@ -299,6 +299,6 @@ def test_the_interpreter_reports_each_instruction_to_its_callback():
 
 def test_wide_constants_and_load_sizes_are_encoded():
     wide = BpfInstruction(WIDE, 1, VALUE, 0, -1, 0x1234)
-    assert wide.constant == 0x1234_FFFF_FFFF and decode(wide.encode()) == [wide, None]
+    assert wide.constant == 0x1234_FFFF_FFFF and decode(wide.encode()) == (wide, None)
     load = BpfInstruction(Class.LDX | Mode.MEM | Size.H, 1, 2, -4)
     assert disassemble(load) == "r1 = *(u16 *)(r2 -0x4)"
