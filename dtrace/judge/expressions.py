@@ -47,8 +47,9 @@ class Scope:
     :ivar functions: names of inline functions with an integer parameter, such as ``twice``.
     :ivar translated: translators: name of the result's structure -> its members.
     :ivar sizes: operands of ``sizeof`` and calls of ``offsetof()``.
-    :ivar joins: whether strjoin() may be called.  Its value in FreeBSD is undefined if the string
-        and its final zero have exactly the maximum size, so it is not used with small sizes.
+    :ivar joins: whether strjoin() and cleanpath() may be called.  In FreeBSD, the value of
+        strjoin() is undefined if the string and its final zero have exactly the maximum size, and
+        cleanpath() leaves out the last bytes of long strings, so small sizes exclude them.
     """
 
     integers: dict[str, str] = field(default_factory=dict)
@@ -207,7 +208,8 @@ class Expressions:
             # nobody has set; strjoin() faults instead.
             pieces = ('strtok(strjoin(', other(), ', ""), ', other(), ")")
         elif form == "path":
-            pieces = (f"{choose.choice(('basename', 'dirname', 'cleanpath'))}(", other(), ")")
+            names = ("basename", "dirname", *("cleanpath",) * self.scope.joins)
+            pieces = (f"{choose.choice(names)}(", other(), ")")
         elif form == "digits":
             base = choose.choice(("", "", ", 10", ", 16", ", 8", ", 2", ", 36"))
             pieces = ("lltostr(", one(), f"{base})")

@@ -102,7 +102,7 @@ def differences(theirs: Outcome, ours: Outcome) -> list[str]:
 def _with_counted_faults(theirs: str, ours: str) -> tuple[str, str]:
     """Return errors without the faults if dtrace(1) only counts them, and counts as many."""
     counted = COUNTED.findall(theirs)
-    if not counted or sum(map(int, counted)) != len(FAULT.findall(ours)):
+    if not counted or FAULT.search(theirs) or sum(map(int, counted)) != len(FAULT.findall(ours)):
         return theirs, ours
     return COUNTED.sub("", theirs), FAULT.sub("", ours)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
-from dtrace.bpf.interpreter import signed
+from dtrace.bpf.interpreter import divide, signed
 from dtrace.bpf.layout import Aggregate, Fault
 from dtrace.d.compile.actions import ACTIONS, STACKS
 from dtrace.d.compile.clauses import ClauseFunction
@@ -41,6 +41,7 @@ FAULTS = {
     Fault.BAD_STACK: "bad stack",
     Fault.NOT_KEPT: "unavailable argument"}
 WITH_VALUE = (Fault.BAD_ADDRESS, Fault.BAD_ALIGNMENT, Fault.BAD_STACK)
+UNSIGNED_LETTERS = ("o", "p", "u", "x", "X")  # of conversions
 DISTRIBUTIONS = (Aggregate.QUANTIZE, Aggregate.LQUANTIZE, Aggregate.LLQUANTIZE)
 
 
@@ -269,7 +270,8 @@ class Consumer:
         elif action.name == "trunc":
             self.table.truncate(info, numbers[0] if numbers else 0)
         else:
-            self.table.normalize(info, numbers[0] % (1 << 64) if numbers else 1)
+            # As in dtrace(1), the divisor is unsigned, and has the size of its type.
+            self.table.normalize(info, int.from_bytes(values[0], "little") if values else 1)
 
     # -- aggregations ------------------------------------------------------------------------------
 
@@ -321,9 +323,10 @@ class Consumer:
             result = total % (1 << 64) // entry.normal // count if count else 0
         elif entry.kind is Aggregate.STDDEV:
             result = scalar(entry)
+        elif conversion.name.endswith(UNSIGNED_LETTERS):
+            result = entry.values[0] % (1 << 64) // entry.normal
         else:
-            value = entry.values[0]
-            result = abs(value) // entry.normal * (-1 if value < 0 else 1)
+            result = divide(entry.values[0], signed(entry.normal))
         content = (result % (1 << 64)).to_bytes(8, "little")
         return render.integer(conversion.name, conversion.flags, conversion.width,
                               conversion.precision, content, UNSIGNED_LONG if unsigned else LONG)

@@ -266,17 +266,14 @@ def _count(e: syntax.FunctionCall, tag: str, least: int, most: int) -> None:
 
 
 def _scalar_arguments(code: RecordCode, e: syntax.FunctionCall, tag: str) -> list[Field]:
-    """Emit code that records the arguments after the aggregation; return their 64-bit fields."""
+    """Emit code that records the arguments after the aggregation, and return their fields."""
     fields = []
     for argument in e.arguments[1:]:
         if not is_scalar(argument.kind):
             raise DError(f"D_{tag}_SCALAR",
                          f"{e.function.name}( ) argument #2 must be of scalar type",
                          argument.place)
-        code.value(argument)
-        held = code.field(8, LONG)
-        code.store_field(held)
-        fields.append(held)
+        fields.append(code.recorded(argument))
     return fields
 
 

@@ -36,6 +36,13 @@ FOUND = {
     "a variable is not its own first value": (
         f"{QUIET}BEGIN {{ v2 = v2; }}\n", 1, "",
         f"{FAILED}2: v2 has not yet been declared or assigned\n"),
+    "unsigned conversions divide a normalized value as unsigned": (
+        f'{QUIET}BEGIN {{ @ = sum(-7); normalize(@, 2); printa("%@d %@i %@ld %@u %@x %@o\\n", @); '
+        "}\n", 0, "-3 -3 -3 9223372036854775804 7ffffffffffffffc 777777777777777777774\n"
+        "\n", ""),
+    "the divisor of normalize() has the size of its type": (
+        f"{QUIET}BEGIN {{ @ = sum(-7); normalize(@, -2); printa(\"%@d %@u\\n\", @); }}\n", 0,
+        "0 4294967297\n\n", ""),
     "copying a null string into a key has no offset": (
         f'{QUIET}BEGIN {{ @a1[strstr("a", ".."), "a"] = avg(1); }}\n', 0, "\n",
         f"{NULL}#2\n"),

@@ -54,3 +54,7 @@ def test_faults_that_are_only_counted_must_be_as_many():
     ours = Outcome(0, "", "dtrace: error on enabled probe ID 1 (ID 1: dtrace:::BEGIN): x\n" * 2)
     assert not differences(Outcome(0, "", "dtrace: 2 errors in ERROR probe enabling\n"), ours)
     assert differences(Outcome(0, "", "dtrace: 1 error in ERROR probe enabling\n"), ours)
+    # Where dtrace(1) prints the faults, too, those of the ERROR probe are others.
+    both = "dtrace: 2 errors in ERROR probe enabling\n" + ours.errors
+    assert differences(Outcome(0, "", both), ours)
+    assert not differences(Outcome(0, "", both), Outcome(0, "", both))
