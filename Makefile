@@ -17,7 +17,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# The packages for tests and documentation are there, too.
+# Stamp of the packages for tests and documentation
 DEV := $(VENV)/.developing
 SOURCES := $(wildcard images/teaching/*.[chS] images/teaching/*/*.[chS] images/teaching/*/*.ld \
 	images/teaching/*/target images/races/*.[ch] images/races/*/*.h)

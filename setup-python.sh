@@ -38,9 +38,15 @@ await() { # await LOG: wait for the command in $child
 	child=
 }
 
-stop() {
-	kill $child $packages 2>/dev/null || true
-	exit 130
+finish() { # end what runs in the background; apt-get must not be interrupted
+	status=$?
+	trap - EXIT INT TERM
+	[ -z "$child$download" ] || kill $child $download 2>/dev/null || true
+	if [ -n "$packages" ] && kill -0 "$packages" 2>/dev/null; then
+		say "waiting for Debian's packages"
+	fi
+	wait
+	exit "$status"
 }
 
 names() { # names build|run|dev: write the requirements in pyproject.toml to a file
@@ -52,8 +58,10 @@ print(*{"build": found["build-system"]["requires"], "run": project["dependencies
 		>"build/$1-requirements.txt"
 }
 
-packages=
-trap stop INT TERM
+packages= download=
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 mkdir -p build
 case "${1:-}" in
 run)
@@ -62,7 +70,11 @@ run)
 	# The compiler for the teaching kernels is needed later.
 	sh ./setup-system.sh kernels >build/setup-system.log 2>&1 </dev/null &
 	packages=$!
-	[ -x "$bin/python" ] || during "creating $venv" "$python" -m venv "$venv"
+	asks='import sys; print(sys.version_info[:2])'
+	if ! "$bin/python" -m pip --version >/dev/null 2>&1 ||
+		[ "$("$bin/python" -c "$asks")" != "$("$python" -c "$asks")" ]; then
+		during "creating $venv" "$python" -m venv --clear "$venv"
+	fi
 	names build
 	during "downloading Cython (5 MB)" $pip install --no-compile -r build/build-requirements.txt
 	names run
@@ -73,10 +85,9 @@ run)
 		say "copied the native modules from the cache; 'python native_cache.py clear' empties it"
 	else
 		during "compiling the native modules (40 s of one processor)" \
-			"$bin/python" setup.py -q build_ext --inplace
-		"$bin/python" native_cache.py put
+			"$bin/python" native_cache.py build
 	fi
-	child=$download
+	child=$download download=
 	await build/pip.log
 	# A compat-mode editable install adds a path instead of setuptools' import finder, and
 	# compileall compiles what pip would compile.  Together they save 60 ms in every command.
@@ -86,6 +97,7 @@ run)
 		emu kinst dwarf images dtrace kinst_emu
 	! kill -0 "$packages" 2>/dev/null || say "waiting for Debian's packages"
 	wait "$packages" || true # setup-system.sh runs again where they are needed
+	packages=
 	say "done: $bin/kinst and $bin/kdtrace"
 	;;
 dev)

@@ -65,7 +65,7 @@ fi
 echo "setup-system.sh: installing$missing" >&2
 echo "(without the output of apt-get; this may take minutes)" >&2
 # The lists of packages may be those of an earlier step.
-[ -n "$(find /var/lib/apt/lists -maxdepth 1 -name '*Packages*' -mmin -30 2>/dev/null)" ] ||
+[ -n "$(find /var/lib/apt/lists -maxdepth 1 -name '*Packages*' -cmin -30 2>/dev/null)" ] ||
 	$sudo apt-get -qq update
 # shellcheck disable=SC2086
-DEBIAN_FRONTEND=noninteractive $sudo apt-get -qq install -y --no-install-recommends $missing >/dev/null
+DEBIAN_FRONTEND=noninteractive $sudo apt-get -qq -o DPkg::Lock::Timeout=300 install -y --no-install-recommends $missing >/dev/null

@@ -37,6 +37,7 @@ def native() -> list[Extension]:
         shared_utility_qualified_name=SHARED,
         compiler_directives={"language_level": 3, "boundscheck": True, "embedsignature": True},
         nthreads=JOBS,
+        force="KINST_FORCE" in os.environ,  # native_cache.py sets it
     )
     return found
 

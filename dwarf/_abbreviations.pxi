@@ -1,4 +1,4 @@
-"""Abbreviation table of a unit (DWARF 5, 7.5.3); included by ``_scan.pyx``."""
+"""Abbreviation table of a unit (DWARF 5, 7.5.3); included by ``_scan.pyx`` and ``_entries.pyx``."""
 
 
 cdef class Abbreviations:

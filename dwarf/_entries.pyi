@@ -6,7 +6,7 @@ class Entry:
     offset: int
     tag: int
     has_children: bool
-    attributes: dict[int, int | bytes]
+    attributes: dict[int, int | bytes | None]
 
 class EntryReader:
     def __init__(self, info: bytes | memoryview, abbrev: bytes | memoryview,

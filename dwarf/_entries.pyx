@@ -44,8 +44,8 @@ cdef class Entry:
     :ivar offset: its offset in .debug_info.
     :ivar tag: its DW_TAG code.
     :ivar attributes: DW_AT code -> value.  Numbers and addresses are integers, references are
-        offsets in .debug_info, strings and blocks are bytes.  Left out are indices into tables of
-        addresses and of lists, and 16-byte numbers.
+        offsets in .debug_info, strings and blocks are bytes.  Indices into tables of addresses and
+        of lists, and 16-byte numbers, are None.
     """
 
     cdef readonly uint64_t unit, end, offset
@@ -82,7 +82,7 @@ cdef class EntryReader(Abbreviations):
     def entry(self, uint64_t unit, uint64_t offset):
         """Return the entry at an offset; ``unit`` is the offset of its unit."""
         self.enter(unit)
-        cdef Entry found = self.read_entry(offset)
+        cdef Entry found = self.read_entry(offset, unit)
         if found is None:
             raise EntryError("empty entry", offset)
         return found
@@ -125,15 +125,15 @@ cdef class EntryReader(Abbreviations):
             a = self.find_abbrev(code)
             if a == NULL:
                 raise EntryError("entry with an undefined abbreviation code", at)
-            self.work += 1 + (a.count if a.fixed < 0 else 0)
-            if self.work > self.work_of_sections:
-                raise EntryError("too much work for sections of this size", at)
             chosen = False
             if depth == 1:
                 for i in range(n):
                     chosen = chosen or wanted[i] == a.tag
+            self.work += 1 + (a.count if chosen or a.fixed < 0 else 0)
+            if self.work > self.work_of_sections:
+                raise EntryError("too much work for sections of this size", at)
             if chosen:
-                found.append(self.read_entry(at))
+                found.append(self.read_entry(at, entry.unit))
                 p = (<Entry>found[len(found) - 1]).after
             elif a.fixed >= 0:
                 p += <uint64_t>a.fixed
@@ -152,6 +152,7 @@ cdef class EntryReader(Abbreviations):
         cdef uint64_t kind = 0
         cdef const char *wrong
         cdef Entry top
+        cdef object base
         if self.unit.offset == unit:
             return 1
         self.unit.offset = NOTHING
@@ -167,18 +168,20 @@ cdef class EntryReader(Abbreviations):
                 raise EntryError((<bytes>self.wrong).decode(), unit)
         self.work = 0
         self.begins = p
+        # The unit's first entry says where the strings are; its own may be unknown until then.
+        top = self.read_entry(p, unit, True)
+        base = None if top is None else top.attributes.get(AT_STR_OFFSETS_BASE)
+        if base is not None and not (isinstance(base, int) and 0 <= base <= self.str_offsets.size):
+            raise EntryError("invalid DW_AT_str_offsets_base", unit)
+        self.unit.strings = NOTHING if base is None else base
         self.unit.offset = unit
-        try:
-            top = self.read_entry(p)
-        except EntryError:
-            self.unit.offset = NOTHING
-            raise
-        if top is not None and AT_STR_OFFSETS_BASE in top.attributes:
-            self.unit.strings = top.attributes[AT_STR_OFFSETS_BASE]
         return 1
 
-    cdef Entry read_entry(self, uint64_t offset):
-        """Return the entry at an offset in the unit, or None for the end of a list of children."""
+    cdef Entry read_entry(self, uint64_t offset, uint64_t unit, bint first=False):
+        """Return the entry at an offset in the unit, or None for the end of a list of children.
+
+        :param first: whether it is the unit's first entry, whose indexed strings are left out.
+        """
         cdef uint64_t p = offset
         cdef uint64_t code = 0
         cdef uint64_t form = 0
@@ -198,7 +201,7 @@ cdef class EntryReader(Abbreviations):
         if a == NULL:
             raise EntryError("entry with an undefined abbreviation code", offset)
         found = Entry.__new__(Entry)
-        found.unit, found.end, found.offset = self.unit.offset, self.unit.end, offset
+        found.unit, found.end, found.offset = unit, self.unit.end, offset
         found.tag, found.has_children, found.attributes = a.tag, a.children, {}
         for i in range(a.count):
             t = &self.attributes[a.first + i]
@@ -211,6 +214,7 @@ cdef class EntryReader(Abbreviations):
             if form == SDATA or form == IMPLICIT:
                 value = <int64_t>v.number
             elif form == DATA16 or v.kind == ADDRESS_INDEX or v.kind == LIST_INDEX:
+                found.attributes[t.name] = None
                 continue
             elif v.kind == BLOCK:
                 value = s.data[v.number : p]
@@ -225,8 +229,8 @@ cdef class EntryReader(Abbreviations):
             else:
                 value = v.number
             if value is None:
-                if self.unit.strings == NOTHING and v.kind == STRING_INDEX:
-                    continue  # the unit's first entry, whose attributes say where the strings are
+                if first and v.kind == STRING_INDEX:
+                    continue
                 raise EntryError("string outside of its section", offset)
             found.attributes[t.name] = value
         found.after = p

@@ -1,6 +1,6 @@
 """Attribute forms (DWARF 4, 7.5.4; DWARF 5, 7.5.6) and unit headers.
 
-``_scan.pyx`` and ``_join.pyx`` include this file.
+``_scan.pyx``, ``_join.pyx`` and ``_entries.pyx`` include this file.
 """
 
 cdef uint64_t NOTHING = 0xFFFFFFFFFFFFFFFF

@@ -1,6 +1,6 @@
 """Tags, attributes and operations that the scan interprets (DWARF 5, 7.5.3, 7.5.4, 7.7.1).
 
-``_scan.pyx`` includes this file.
+``_scan.pyx`` and ``_entries.pyx`` include this file.
 """
 
 # DW_TAG and DW_AT codes

@@ -308,6 +308,8 @@ class DwarfTypes(c.Types):
         if offset is not None:
             return offset, width
         location = entry.attributes.get(DATA_MEMBER_LOCATION, 0)
+        if location is None:
+            raise ValueError("the location of a member is not a constant offset")
         begin = 8 * (location if isinstance(location, int) else _expression(location))
         high = _number(entry, BIT_OFFSET)
         if width is not None and high is not None:

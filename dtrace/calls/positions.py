@@ -115,12 +115,21 @@ def _fault(player: Player, begin: Position | None) -> Stop | None:
 
 def _failure(player: Player) -> Stop | None:
     """Go to where the kernel's first function for a failed system call is about to return."""
-    player.seek(player.recording.start.position)
-    from_start(player)
-    failed = likely(Failures(player).all())
+    machine = player.machine
+    stream, machine.console.stream = machine.console.stream, None  # it is played twice
+    try:
+        stop = player.seek(player.recording.start.position)
+        if stop is not None:
+            return stop
+        from_start(player)
+        failed = likely(Failures(player).all())
+    finally:
+        machine.console.stream = stream
     if failed is None:
         raise KinstError(f"{player.recording.path}: no system call failed")
-    machine = player.machine
+    stop = player.seek(player.recording.start.position)
+    if stop is not None:
+        return stop
     image, calls = machine.image, calls_of(machine)
     trap, found = trap_of(machine.guest, machine.arch.name), list[int]()
     for handler in map(image.symbols.find, (calls.handler, *calls.others)):
@@ -128,6 +137,8 @@ def _failure(player: Player) -> Stop | None:
             found += (one.address for one in instructions(trap, image_code(image, handler), handler)
                       if trap.instructions.is_return(one.code))
     stop = player.seek(failed.call.count)
+    if stop is not None:
+        return stop
     while stop is None or thread_of(machine) != failed.call.thread:
         stop = player.run(Until(addresses=found))
         if stop is None:

@@ -115,7 +115,7 @@ class Expressions:
         elif form == "typed":
             operator, size = choose.choice(TYPED), choose.choice(list(INTEGERS))
             pieces = ("((", *self._typed(deeper),
-                      f") {operator} ({size}){1 + choose.choice((0, 1, 2, 9, 30, 255))})")
+                      f") {operator} ({size}){choose.choice((1, 2, 3, 10, 31, 255))})")
         elif form == "length":
             pieces = ("strlen(", other(), ")")
         elif form == "index":

@@ -104,6 +104,7 @@ class LinkedPrograms:
                 linker.add_probe(programs[key], *key)
             return programs[key]
 
+        grouped = set(together)
         for clause in compiled:
             if id(clause.probes) in together:
                 clauses = together.pop(id(clause.probes))
@@ -112,9 +113,9 @@ class LinkedPrograms:
                     clause.probes, [c.function for c in clauses]), program(clauses)))
                 self._place_many(clause.probes)
                 continue
-            for probe in clause.probes if by_probe else ():
+            for probe in () if id(clause.probes) in grouped else clause.probes:
                 number = probe.number
-                if number in first or number not in by_probe:
+                if number in first:
                     continue
                 clauses = by_probe[number]
                 self._place_names(probe)
@@ -349,7 +350,10 @@ class LinkedPrograms:
 
 
 def apart(compiled: Sequence[Compiled]) -> dict[int, list[Compiled]]:
-    """Return the clauses of many probes that no other clause has: id() of the probes -> clauses."""
+    """Return the sequences of many probes that share no probe with any other sequence.
+
+    :return: ``id()`` of the sequence -> its clauses.
+    """
     found: dict[int, list[Compiled]] = {}
     others: dict[int, Sequence[ListedProbe]] = {}
     for clause in compiled:

@@ -33,6 +33,11 @@ TOOLS = (
     (("dot",), "kinst locks --graph FILE.svg", "graphviz"),
     (("genhtml",), "pages from the files of kinst coverage", "lcov"),
 )
+# Programs that are also used with a version in their name, such as clang-19 -> all names
+VERSIONED = {"clang": ("clang",), "ld.lld": ("ld.lld",)}
+# Where native_cache.py keeps compiled modules
+NATIVE = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+              ) / "kinst-emu-native"
 # Extra -> what needs it
 USES = {
     "assembler": "--assemble of relocate and trial; QEMU on amd64",
@@ -51,7 +56,7 @@ class Finding:
     """One line of the report.
 
     :param part: heading under which it is shown.
-    :param state: one of ``STATES``; wrong: every command is affected.
+    :param state: one of ``STATES``; wrong: it is there, but cannot be used.
     :param found: version, path or size; empty if missing.
     :param needed: what needs it.
     :param advice: how to install or correct it; empty if it is ok.
@@ -72,7 +77,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the findings; return 1 if something is wrong that affects every command."""
+    """Print the findings; return 1 if something is wrong."""
     found = [*_host(), *_libraries(), *_kernels(), *_tools(), *_extras(), *_places()]
     if arguments.json:
         print(json.dumps([asdict(one) for one in found]))
@@ -119,15 +124,22 @@ def _kernels() -> Iterator[Finding]:
 
 def _tools() -> Iterator[Finding]:
     for names, needed, packages in TOOLS:
-        try:
-            place = shutil.which(tool(*names))
-        except KinstError:
-            place = None
+        place = next(filter(None, map(_found, names)), None)
         if place is not None:
             yield Finding("programs", names[0], OK, place, needed)
         else:
             yield Finding("programs", names[0], MISSING, "", needed,
                           f"on Debian: apt-get install {packages}")
+
+
+def _found(name: str) -> str | None:
+    """Return the path of a program as the commands that need it look for it, or None."""
+    if name not in VERSIONED:
+        return shutil.which(name)
+    try:
+        return shutil.which(tool(*VERSIONED[name]))
+    except KinstError:
+        return None
 
 
 def _extras() -> Iterator[Finding]:
@@ -139,17 +151,19 @@ def _extras() -> Iterator[Finding]:
 
 
 def _places() -> Iterator[Finding]:
-    for name, path, variable, clear in (
-            ("cache", cache_directory(), "KINST_CACHE", "kinst cache clear empties it"),
-            ("kernels", catalog.data_directory(), "KINST_DATA", "")):
-        there = next((one for one in (path, *path.parents) if one.exists()), path)
-        if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+    for name, path, needed, advice in (
+            ("cache", cache_directory(), "fast boots and kinst record",
+             "KINST_CACHE sets another directory"),
+            ("kernels", catalog.data_directory(), "kinst images add, fetch and build",
+             "KINST_DATA sets another directory")):
+        there = next((one for one in (path, *path.parents) if os.path.exists(one)), path)
+        if os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK):
             size, more = _size(path)
-            yield Finding("directories", name, OK, f"{path}: {more}{size / (1 << 20):,.0f} MiB"
-                          + f"; {clear}" * bool(clear and size))
+            yield Finding("directories", name, OK, f"{path}: {more}{size / (1 << 20):,.0f} MiB")
         else:
-            yield Finding("directories", name, WRONG, "", "every command that boots a kernel",
-                          f"{there} cannot be written; {variable} sets another directory")
+            yield Finding("directories", name, WRONG, "", needed, f"{path} cannot be written; "
+                          + advice)
+    yield Finding("directories", "native modules", OK, f"{NATIVE}: {_size(NATIVE)[0] >> 20} MiB")
 
 
 def _size(directory: Path) -> tuple[int, str]:

@@ -28,6 +28,8 @@ from kinst_emu.api.walk import Walk
 from kinst_emu.path.window import Window
 from kinst_emu.why.text import lines as answer_lines
 
+# Positions whose names are not those of functions
+PLACES = ("start", "end", "panic", "fault", "failure")
 LIMIT = 2_000_000_000  # maximum number of instructions of one step
 AROUND = 200  # number of lines or instructions shown before and after the current one
 NARROW = 100  # minimum width of a terminal with two columns
@@ -410,7 +412,7 @@ class PathWalk(App[None]):
         here = self._recording.position
         if words[0] == "-":
             return self._unless_missed(words[1:], True, here)
-        if words[0].isdigit() or "#" in words or words in ("start", "end", "panic", "fault"):
+        if words[0].isdigit() or "#" in words or words in PLACES:
             try:
                 if go(self._recording.player, words) is not None:
                     raise KeyboardInterrupt

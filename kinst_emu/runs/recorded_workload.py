@@ -90,10 +90,7 @@ def with_defaults(arguments: argparse.Namespace, what: str) -> argparse.Namespac
     :param arguments: the kernel, and options of ``short_workload_options``, if the command has any.
     :param what: a recording or a workload.
     """
-    parser = argparse.ArgumentParser()
-    short_workload_options(parser)
-    return argparse.Namespace(**vars(parser.parse_args(["-k", ""])) | {"limit": None}
-                              | vars(arguments)
+    return argparse.Namespace(**vars(_defaults()) | {"limit": None} | vars(arguments)
                               | {"what": what, "output": None, "json": True, "set": [],
                                  "memory": MEMORY})
 
@@ -177,7 +174,7 @@ def record(arguments: argparse.Namespace, workload: str, path: Path, quiet: bool
 def is_recording(what: str) -> bool:
     """Return whether a word is the file of a recording, and not a workload."""
     return (not what.startswith("$") and not what.endswith((".c", ".py"))
-            and (os.path.isfile(what) or what.endswith(".rec")))
+            and (os.path.isfile(what) or (what.endswith(".rec") and not c_file_words(what))))
 
 
 def record_to_end(arguments: argparse.Namespace, workload: str, path: Path) -> None:
@@ -190,6 +187,24 @@ def record_to_end(arguments: argparse.Namespace, workload: str, path: Path) -> N
     except CallError:
         if not path.is_file():
             raise
+
+
+def refuse_for_recording(arguments: argparse.Namespace, what: str) -> None:
+    """Refuse options that say what a workload runs on, which a recording has in it.
+
+    :raises KinstError: naming the option.
+    """
+    for name, value in vars(_defaults()).items():
+        if name not in ("kernel", "module") and getattr(arguments, name, value) != value:
+            raise KinstError(f"--{name.replace('_', '-')}: {what} is a recording already, with the "
+                             "machine that it was made on")
+
+
+def _defaults() -> argparse.Namespace:
+    """Return the default values of ``short_workload_options``."""
+    parser = argparse.ArgumentParser()
+    short_workload_options(parser)
+    return parser.parse_args(["-k", ""])
 
 
 @contextmanager
@@ -209,6 +224,7 @@ def played_workload(arguments: argparse.Namespace) -> Iterator[Player]:
             raise KinstError(f"-o {output}: {what} is a recording already")
         if arguments.set:
             raise KinstError(f"--set: {what} is a recording already; see kinst replay --set")
+        refuse_for_recording(arguments, what)
         yield played(Path(what), arguments.kernel, limit, arguments.module)
         return
     if arguments.kernel is None:

@@ -15,7 +15,7 @@ from images import catalog
 from tests.conftest import ARCHES
 from tests.dwarfwriter import abbrev, uleb, unit
 
-# Values that the native reader leaves out, or gives as numbers
+# Forms of values that are None, and forms of references within a unit
 LEFT_OUT = ("DW_FORM_addrx", "DW_FORM_loclistx", "DW_FORM_rnglistx", "DW_FORM_data16")
 RELATIVE = ("DW_FORM_ref1", "DW_FORM_ref2", "DW_FORM_ref4", "DW_FORM_ref8", "DW_FORM_ref_udata")
 TAG, STRING, SDATA, STRX1, IMPLICIT, INDIRECT, BLOCK1 = 0x34, 0x08, 0x0D, 0x25, 0x21, 0x16, 0x0A
@@ -27,7 +27,7 @@ def reader(path):
 
 
 def expected(attribute, unit_offset):
-    """Return a value of pyelftools as the native reader gives it, or None if it leaves it out."""
+    """Return a value of pyelftools as the native reader gives it: None for some forms."""
     if attribute.form.startswith(LEFT_OUT):
         return None
     value = attribute.value
@@ -50,8 +50,8 @@ def test_every_entry_and_its_children_are_those_of_pyelftools(arch):
                 die.offset, ENUM_DW_TAG[die.tag], die.has_children)
             assert found.unit == compiled.cu_offset
             assert found.end == compiled.cu_offset + compiled["unit_length"] + 4
-            wanted = {ENUM_DW_AT[name]: value for name, attribute in die.attributes.items()
-                      if (value := expected(attribute, compiled.cu_offset)) is not None}
+            wanted = {ENUM_DW_AT[name]: expected(attribute, compiled.cu_offset)
+                      for name, attribute in die.attributes.items()}
             assert found.attributes == wanted
             tags = sorted({ENUM_DW_TAG[child.tag] for child in die.iter_children()})
             for chosen in (tags[:16], tags[:1], [0x7FFF]):
@@ -91,6 +91,18 @@ def test_an_inconsistent_entry_is_refused_with_its_offset(info, offset, says):
     with pytest.raises(EntryError, match=says) as error:
         EntryReader(info, PLAIN, b"abc\0", b"", b"").entry(0, offset)
     assert ".debug_info+0x" in str(error.value)
+
+
+@pytest.mark.parametrize("base", [(STRING, b"x\0"), (SDATA, b"\x7f"), (BLOCK1, b"\1x"),
+                                  (0x17, b"\xff\0\0\0"), (None, b"")])
+def test_an_indexed_string_without_a_valid_base_is_refused_each_time(base):
+    form, value = base
+    abbrevs = (abbrev(1, 0x11, 1, *[(0x72, form)] * (form is not None))
+               + abbrev(2, TAG, 0, (0x03, STRX1)) + b"\0")
+    read = EntryReader(unit(5, b"\1" + value + b"\2\0\0"), abbrevs, b"name\0", b"", bytes(16))
+    for _ in range(2):
+        with pytest.raises(EntryError, match=r"str_offsets_base|outside of its section"):
+            read.entry(0, 13 + len(value))
 
 
 def test_children_without_end_and_too_many_children_are_refused():

@@ -55,12 +55,22 @@ def test_kernels_are_listed_with_their_base_systems(tmp_path):
     assert missing["advice"] == "kinst images fetch 15.0-RELEASE/riscv64"
 
 
-@pytest.mark.parametrize("variable", ["KINST_CACHE", "KINST_DATA"])
-def test_a_directory_that_cannot_be_written_is_wrong(variable, tmp_path):
+@pytest.mark.parametrize("variable, needed", [
+    ("KINST_CACHE", "fast boots"), ("KINST_DATA", "kinst images add, fetch and build")])
+def test_a_directory_that_cannot_be_written_is_wrong(variable, needed, tmp_path):
     (tmp_path / "file").write_text("")
     status, found = findings(**{variable: str(tmp_path / "file" / "below")})
     wrong = [row for row in found.values() if row["state"] == "wrong"]
     assert status == 1 and len(wrong) == 1 and variable in wrong[0]["advice"]
+    assert needed in wrong[0]["needed"]
+
+
+def test_the_preprocessor_is_looked_for_as_kdtrace_does(tmp_path):
+    (tmp_path / "cpp-14").symlink_to(shutil.which("true"))
+    (tmp_path / "clang-19").symlink_to(shutil.which("true"))
+    _status, found = findings(PATH=str(tmp_path))
+    assert found["programs", "cpp"]["state"] == "missing"
+    assert found["programs", "clang"]["state"] == "ok"
 
 
 def test_the_size_of_the_cache_is_that_of_its_files(tmp_path):

@@ -338,3 +338,22 @@ def test_a_workload_is_recorded_and_replayed_by_one_command(arch, tmp_path):
 def test_what_is_neither_a_recording_nor_a_workload_is_one_clear_line(words, says):
     result = run("kinst", "replay", *words)
     assert result.returncode == 1 and result.stderr == says and not result.stdout
+
+
+@pytest.mark.parametrize("words", [
+    ("--disk", "/nonexistent"), ("--cpus", "4"), ("--env", "a=b"), ("--files", "/nonexistent"),
+    ("--static",), ("--idle", "5"), ("--base",), ("--single",), ("--entropy", "x")])
+def test_options_of_a_workload_are_refused_for_a_recording(words, boots):
+    recording = str(boots["amd64"])
+    result = run("kinst", "replay", recording, *words)
+    assert result.returncode == 1 and not result.stdout
+    assert result.stderr == (f"kinst: {words[0]}: {recording} is a recording already, with the "
+                             "machine that it was made on\n")
+
+
+def test_a_c_file_with_an_argument_like_a_recording_is_a_workload(tmp_path):
+    source = tmp_path / "t.c"
+    source.write_text("int main(void) { return 0; }\n")
+    result = run("kinst", "replay", f"{source} in.rec")
+    assert result.stderr == (f"kinst: {source} in.rec: is not a recording; to run it, give a "
+                             "kernel with -k\n")
