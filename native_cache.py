@@ -121,11 +121,15 @@ def build() -> int:
     before = key()
     known = BUILT.is_file() and BUILT.read_bytes() == environment()
     BUILT.unlink(missing_ok=True)
-    done = subprocess.run(
+    running = subprocess.Popen(
         [sys.executable, "setup.py", "-q", "build_ext", "--inplace", *["--force"] * (not known)],
-        cwd=ROOT, env=os.environ | ({} if known else {"KINST_FORCE": "1"}), check=False)
-    if done.returncode:
-        return done.returncode
+        cwd=ROOT, env=os.environ | ({} if known else {"KINST_FORCE": "1"}), start_new_session=True)
+    try:
+        if running.wait():
+            return running.returncode
+    finally:
+        if running.poll() is None:  # end the compilers, too
+            os.killpg(running.pid, signal.SIGTERM)
     note_built()
     if key() == before:  # no source has changed meanwhile
         put(before)
