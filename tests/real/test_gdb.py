@@ -42,7 +42,8 @@ def driven(arch, path, commands):
                           stderr=subprocess.PIPE, text=True) as server:
         line = server.stderr.readline()
         port = re.search(r":(\d+)'", line)[1]
-        words = [GDB, "-nx", "-batch", "-iex", "set osabi none", kernel, "-ex",
+        words = [GDB, "-nx", "-batch", "-iex", "set osabi none",
+                 "-iex", "set remotetimeout 60", kernel, "-ex",
                  f"target remote 127.0.0.1:{port}", "-ex", "set pagination off"]
         for command in commands:
             words += ["-ex", f"echo \\n== {command.replace('*', '')}\\n", "-ex", command]

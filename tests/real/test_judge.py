@@ -1,6 +1,8 @@
 """Tests that kdtrace does what the dtrace(1) of a FreeBSD base system does."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -95,8 +97,10 @@ def test_a_workload_has_the_same_events_for_both(arch, tmp_path):
 @pytest.mark.parametrize("arch", ARCHES)
 def test_lists_of_probes_differ_only_for_known_reasons(arch):
     image = with_base(arch)
-    done = run("kinst", "xval", "-k", str(image.path), "--base", "--json", "--dtrace", "--probes",
-               "--random", "40", "--seed", "5")
+    done = subprocess.run([
+        sys.executable, "-m", "kinst_emu.commands.kinst", "xval", "-k", str(image.path), "--base",
+        "--json", "--dtrace", "--probes", "--random", "40", "--seed", "5"], text=True,
+        capture_output=True, timeout=900, check=False)
     found = json.loads(done.stdout)
     assert found["unexplained"] == 0, [
         line for table in ("names", "details") for one in found[table].values()

@@ -46,7 +46,8 @@ def theirs(recorded, positions, folder):
         port = re.search(r":(\d+)'", server.stderr.readline())[1]
         kernel = str(kinst_emu.Recording(recorded).machine.kernel.path)
         done = subprocess.run(
-            [GDB, "-nx", "-batch", "-iex", "set osabi none", kernel, "-ex",
+            [GDB, "-nx", "-batch", "-iex", "set osabi none",
+             "-iex", "set remotetimeout 60", kernel, "-ex",
              f"target remote 127.0.0.1:{port}", "-x", str(SCRIPT)],
             capture_output=True, text=True, timeout=1500, check=False,
             env=os.environ | {"POSITIONS": str(folder / "positions"),

@@ -138,7 +138,7 @@ def theirs(recorded, rows, arch, folder):
                           stderr=subprocess.PIPE, text=True) as server:
         port = re.search(r":(\d+)'", server.stderr.readline())[1]
         done = subprocess.run(
-            [GDB, "-nx", "-batch", "-iex", "set osabi none", "-iex",
+            [GDB, "-nx", "-batch", "-iex", "set osabi none", "-iex", "set remotetimeout 60", "-iex",
              f"set architecture {NAMES[arch]}", "-ex", f"target remote 127.0.0.1:{port}", "-x",
              str(SCRIPT)], capture_output=True, text=True, timeout=1500, check=False,
             env=os.environ | {"POSITIONS": str(folder / "positions"), "FRAMES": str(FRAMES),

@@ -126,7 +126,8 @@ def test_a_changed_variable_is_compared_with_the_run_without_the_change():
 
 @pytest.mark.parametrize(("words", "says"), [
     (("--window", "start:end", "--against-of", "strtoul"), "works only with --of"),
-    (("--of", "strtoul", "--against", "nowhere.rec"), "give a kernel with -k"),
+    (("--of", "strtoul", "--against", "nowhere.rec"), "cannot be read"),
+    (("--of", "strtoul", "--against", "nowhere"), "give a kernel with -k"),
     (("--of", "strtoul", "--against-set", "ticks=1"), "--against-set: "),
     (("--of", "strtoul", "--against-of", "strtoul#9"), "it is called only 2 times"),
     (("--of", "strtoul", "--against-of", "strtoul#2", "--walk"),
