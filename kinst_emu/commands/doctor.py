@@ -163,7 +163,10 @@ def _places() -> Iterator[Finding]:
         else:
             yield Finding("directories", name, WRONG, "", needed, f"{path} cannot be written; "
                           + advice)
-    yield Finding("directories", "native modules", OK, f"{NATIVE}: {_size(NATIVE)[0] >> 20} MiB")
+    if NATIVE.is_dir():
+        size, more = _size(NATIVE)
+        yield Finding("directories", "native modules", OK,
+                      f"{NATIVE}: {more}{size / (1 << 20):,.0f} MiB")
 
 
 def _size(directory: Path) -> tuple[int, str]:
