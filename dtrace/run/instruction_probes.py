@@ -1,6 +1,7 @@
 """Many probes of the kernel's instructions, as one sequence."""
 
 import array
+import functools
 import itertools
 import operator
 from collections.abc import Iterator, Sequence
@@ -26,17 +27,16 @@ class InstructionProbes(ManyProbes):
             range(known[0], known[-1] + 1) if known and known[-1] - known[0] == len(known) - 1
             else array.array("I", known))
 
-    @property
-    def numbers(self) -> Sequence[int]:
-        """Their numbers, in ascending order."""
+    @functools.cached_property
+    def _numbers(self) -> Sequence[int]:
         base, places = self._base, self._places
         return (range(places.start + base, places.stop + base) if isinstance(places, range)
                 else array.array("I", [place + base for place in places]))
 
     @property
-    def places(self) -> Sequence[int]:
-        """Their numbers in the probe table, in ascending order."""
-        return self._places
+    def numbers(self) -> Sequence[int]:
+        """Their numbers, in ascending order."""
+        return self._numbers
 
     def runs(self) -> Iterator[tuple[Symbol, int, list[int]]]:
         """Yield (function, index of the first, offsets) for the probes of each function."""
