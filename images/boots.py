@@ -15,6 +15,7 @@ from emu.host.errors import KinstError, SnapshotError
 from emu.host.fingerprint import machine_modules
 from emu.host.printable import plain
 from emu.host.progress import PROGRESS
+from emu.host.system import boot_id
 from emu.machine.machine import Stop, StopReason, Until
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
@@ -135,7 +136,7 @@ def ram_path(digest: str) -> Path | None:
 
     :param digest: of the cached boot.
     """
-    boot = _host_boot()
+    boot = boot_id()
     if not digest or not boot:
         return None
     path = cached_file("ram", f"{digest[:32]}-{boot}.ram")
@@ -146,14 +147,6 @@ def ram_path(digest: str) -> Path | None:
             _keep_latest(path.parent.glob("*.ram"), KEPT_RAM - 1)
             drop_abandoned(path.parent, f".*{PART}", time.time())  # of earlier boots of the host
     return path
-
-
-def _host_boot() -> str:
-    """Return digits that identify the host's current boot, or "" if it does not tell."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()[:8]
-    except OSError:
-        return ""
 
 
 def _drop_older(path: Path) -> None:

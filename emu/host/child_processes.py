@@ -1,9 +1,7 @@
 """Child processes that end when this process ends, for any reason."""
 
 import contextlib
-import ctypes
 import multiprocessing
-import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -13,8 +11,6 @@ from typing import Any
 
 WAKE = 0.5  # maximum number of seconds after Ctrl-C until a wait ends
 JOIN = 5  # seconds to wait for a killed process or a pool's thread
-DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
-_libc = ctypes.CDLL(None)
 
 
 @contextlib.contextmanager
@@ -88,16 +84,3 @@ def ended_pool(pool: ProcessPoolExecutor) -> Iterator[None]:
             process.join(JOIN)
         if thread is not None:
             thread.join(JOIN)
-
-
-def end_with(parent: int) -> None:
-    """Tell the host kernel to kill this process when its parent ends.
-
-    If the parent has ended already, exit at once.  To the kernel, the parent is the thread that
-    started this process: that thread must live as long as the process is needed.
-
-    :param parent: process ID of the parent.
-    """
-    _libc.prctl(DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from emu.host.errors import ImageError
+from emu.host.system import use_huge_pages
 
 PART = 1 << 20
 LARGE = 1 << 22  # minimum size in bytes of a file that is read into huge pages
@@ -109,8 +110,7 @@ def _read(path: Path, descriptor: int, size: int, ranges: Ranges) -> memoryview:
     with _readable(path):
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if size >= LARGE:
-            with contextlib.suppress(OSError):  # the host kernel may not support huge pages
-                memory.madvise(mmap.MADV_HUGEPAGE)  # reduces the number of page faults
+            use_huge_pages(memory)
         view = memoryview(memory)
         for at, end in ranges:
             while at < end and (count := os.preadv(descriptor, [view[at:end]], at)):

@@ -13,6 +13,8 @@ from emu.arch.architectures import arch_of
 from emu.elf.image import Image
 from emu.guests.registry import guest_of
 from emu.host.errors import MachineError, MemoryAccessError
+from emu.host.mappings import extents
+from emu.host.system import memory_file
 from emu.machine.machine import (
     CONSOLE_FULL,
     ConsoleLog,
@@ -26,7 +28,7 @@ from emu.qemu.board import QemuBoard
 from emu.qemu.boards import BOARDS
 from emu.qemu.keyboard import Keyboard
 from emu.qemu.process import START, QemuProcess
-from emu.unicorn.guest_memory import PAGE, MemoryImage, extents
+from emu.unicorn.guest_memory import PAGE, MemoryImage
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.state import Snapshot
 
@@ -409,7 +411,7 @@ class QemuMachine(Machine):
 @contextlib.contextmanager
 def _memory_file(size: int) -> Iterator[int]:
     """Create a memory file and yield its descriptor; mappings of the file stay valid afterwards."""
-    file = os.memfd_create("kinst-qemu", os.MFD_CLOEXEC)
+    file = memory_file("kinst-qemu")
     try:
         os.ftruncate(file, size)
         yield file

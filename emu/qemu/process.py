@@ -1,4 +1,4 @@
-"""QEMU as a child process that is killed when this process ends (``setpriv --pdeathsig``).
+"""QEMU as a child process that is killed when this process ends, where the host can do this.
 
 Its gdb stub and console are connected by socket pairs, which need no port and no file. Its RAM is a
 memory file of this process.
@@ -12,6 +12,7 @@ import subprocess
 
 from emu.arch.arch import Arch
 from emu.host.errors import MachineError
+from emu.host.system import DESCRIPTORS, KILLED_WITH_PARENT
 from emu.qemu.board import QemuBoard
 from emu.qemu.boards import installed
 from emu.qemu.gdb_remote import GdbRemote
@@ -46,7 +47,8 @@ class QemuProcess:
     def _start(self, arch: Arch, board: QemuBoard, ram: int, size: int, options: list[str],
                undo: contextlib.ExitStack) -> None:
         """Start QEMU, connect to its gdb stub, and register the cleanup in ``undo``."""
-        launcher, program = installed("setpriv"), installed(board.program)
+        launcher = [installed(name) for name in KILLED_WITH_PARENT[:1]]
+        program = installed(board.program)
         self.ram = os.dup(ram)
         undo.callback(os.close, self.ram)
         self.view = undo.enter_context(mmap.mmap(ram, size))
@@ -56,12 +58,12 @@ class QemuProcess:
         undo.enter_context(self.serial)
         with theirs, their_serial:
             words = [
-                launcher, "--pdeathsig", "KILL", "--", "/bin/sh", "-c", IF_OURS, str(os.getpid()),
+                *launcher, *KILLED_WITH_PARENT[1:], "/bin/sh", "-c", IF_OURS, str(os.getpid()),
                 program, "-nodefaults", "-display", "none", "-no-reboot", "-S",
                 "-m", f"{size >> 20}M",
                 "-M", f"{board.machine},memory-backend=ram", "-cpu", board.cpu,
                 "-object", f"memory-backend-file,id=ram,size={size},share=on,"
-                f"mem-path=/proc/self/fd/{ram}",
+                f"mem-path={DESCRIPTORS}/{ram}",
                 "-chardev", f"socket,id=gdb,fd={theirs.fileno()}", "-gdb", "chardev:gdb",
                 "-chardev", f"socket,id=console,fd={their_serial.fileno()}",
                 "-serial", "chardev:console", *options,

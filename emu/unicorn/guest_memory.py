@@ -15,20 +15,12 @@ from collections.abc import Iterator
 from operator import index
 from typing import NoReturn, Protocol, Self
 
-PAGE = 4096
-ENTRY = 8  # size in bytes of an entry in /proc/self/pagemap; the flags are bits of its last byte
-_PRESENT, _SWAPPED, _FILE = 0x80, 0x40, 0x20
-_CHANGED = bytes(bool(top & (_PRESENT | _SWAPPED)) and not top & _FILE for top in range(256))
-_RUN = re.compile(b"\x01+")
-MAP_FIXED, MADV_DONTNEED, MADV_POPULATE_WRITE = 0x10, 4, 23
-_FALLOC_FL_KEEP_SIZE, _FALLOC_FL_PUNCH_HOLE = 1, 2
+from emu.host import system
+from emu.host.mappings import extents, map_private
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int,
-                       ctypes.c_int64]
-_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+PAGE = 4096
+NOTHING = -1, 0  # instead of a file and an offset: memory that was never saved
+_RUN = re.compile(b"\x01+")
 
 
 class _Forks:
@@ -58,7 +50,7 @@ class StateFile:
 
     def __init__(self, size: int) -> None:
         self.size, self.process = size, os.getpid()
-        self.descriptor = os.memfd_create("kinst-snapshots", os.MFD_CLOEXEC)
+        self.descriptor = system.memory_file("kinst-snapshots")
         weakref.finalize(self, os.close, self.descriptor)
         self._free: list[int] = []
         self._end = 0
@@ -81,8 +73,8 @@ class StateFile:
         :param at: offset of the part.
         :param forks: how often this process had forked when the part was reserved.
         """
-        if os.getpid() == self.process and forks == _Forks.count and _libc.fallocate(
-                self.descriptor, _FALLOC_FL_KEEP_SIZE | _FALLOC_FL_PUNCH_HOLE, at, self.size) == 0:
+        if os.getpid() == self.process and forks == _Forks.count and system.release(
+                self.descriptor, at, self.size):
             self._free.append(at)
 
 
@@ -156,8 +148,8 @@ class GuestMemory:
 
         Released pages would then have the contents of the snapshot.
         """
-        if self.base is None and _libc.madvise(self.address, self.size, MADV_DONTNEED) != 0:
-            raise OSError(ctypes.get_errno(), "madvise")
+        if self.base is None:
+            system.discard(self.address, self.size, *NOTHING)
 
     def prepare(self, first: int, count: int) -> None:
         """Let the host allocate pages that are about to be written, all at once.
@@ -166,18 +158,16 @@ class GuestMemory:
 
         :raises TypeError: if a number is not an integer.
         """
-        _libc.madvise(self.address + index(first) * PAGE, index(count) * PAGE, MADV_POPULATE_WRITE)
+        system.populate(self.address + index(first) * PAGE, index(count) * PAGE)
 
-    def _changed(self) -> bytearray:
+    def _changed(self, first: int, count: int) -> bytearray:
         """Return one byte per page: 1 if the page was written since the last snapshot."""
-        with open("/proc/self/pagemap", "rb") as file:
-            file.seek(self.address // PAGE * ENTRY)
-            entries = file.read(self.size // PAGE * ENTRY)
-        return bytearray(entries[ENTRY - 1 :: ENTRY].translate(_CHANGED))
+        file, at = (self.base.file.descriptor, self.base.at) if self.base else NOTHING
+        return system.changed(self.address + first * PAGE, count * PAGE, file, at + first * PAGE)
 
     def used(self) -> list[tuple[int, int]]:
         """Return (first page, page count) for each range of pages that may have nonzero bytes."""
-        flags = self._changed()
+        flags = self._changed(0, self.size // PAGE)
         if self.base is not None:
             for at, size in self.base.extents():
                 first, end = at // PAGE, (at + size + PAGE - 1) // PAGE
@@ -186,7 +176,7 @@ class GuestMemory:
 
     def written(self) -> list[int]:
         """Return the offsets of the pages written since the last snapshot."""
-        return [PAGE * page for first, count in _runs(self._changed())
+        return [PAGE * page for first, count in _runs(self._changed(0, self.size // PAGE))
                 for page in range(first, first + count)]
 
     def is_written(self, page: int) -> bool:
@@ -196,9 +186,7 @@ class GuestMemory:
         """
         if not 0 <= page < self.size // PAGE:
             raise IndexError(page)
-        with open("/proc/self/pagemap", "rb", buffering=0) as file:
-            file.seek((self.address // PAGE + page) * ENTRY)
-            return bool(_CHANGED[file.read(ENTRY)[-1]])
+        return bool(self._changed(page, 1)[0])
 
     def page(self, number: int) -> bytes:
         """Return the contents of a page."""
@@ -222,29 +210,10 @@ class GuestMemory:
     def restore(self, image: MemoryImage) -> None:
         """Restore the contents saved in ``image``."""
         if self.base is image:
-            if _libc.madvise(self.address, self.size, MADV_DONTNEED) != 0:
-                raise OSError(ctypes.get_errno(), "madvise")
+            system.discard(self.address, self.size, image.file.descriptor, image.at)
             return
-        protection = mmap.PROT_READ | mmap.PROT_WRITE
-        mapped = _libc.mmap(self.address, self.size, protection, mmap.MAP_PRIVATE | MAP_FIXED,
-                         image.file.descriptor, image.at)
-        if mapped != self.address:
-            raise OSError(ctypes.get_errno(), "mmap")
+        map_private(self.address, self.size, image.file.descriptor, image.at)
         self.base = image
-
-
-def extents(file: int, begin: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield (offset from ``begin``, size) of each data range in a part of a sparse file."""
-    at, end = begin, begin + size
-    while at < end:
-        try:
-            start = os.lseek(file, at, os.SEEK_DATA)
-        except OSError:  # ENXIO: no data from here to the end of the file
-            return
-        if start >= end:
-            return
-        at = min(os.lseek(file, start, os.SEEK_HOLE), end)
-        yield start - begin, at - start
 
 
 def _runs(flags: bytearray) -> list[tuple[int, int]]:

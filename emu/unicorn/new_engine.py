@@ -1,15 +1,14 @@
 """Creation of Unicorn engines, with a check that the host has enough address space."""
 
 import gc
-import mmap
 
 import unicorn
 
 from emu.host.errors import MachineError
+from emu.host.system import try_address_space
 
 TRANSLATIONS = 1 << 30  # size of an engine's address space for translated code, in bytes
 BESIDE = 64 << 20  # size in bytes of the engine's other tables
-MAP_NORESERVE = 0x4000
 
 
 def new_engine(architecture: int, mode: int) -> unicorn.Uc:
@@ -21,23 +20,13 @@ def new_engine(architecture: int, mode: int) -> unicorn.Uc:
     :raises MachineError: if the host lacks the address space.
     """
     try:
-        _try()
+        try_address_space(TRANSLATIONS + BESIDE)
     except OSError:
         gc.collect()  # frees machines that are no longer referenced
     try:
-        _try()
+        try_address_space(TRANSLATIONS + BESIDE)
     except OSError as error:
         raise MachineError(f"a new machine needs {TRANSLATIONS >> 20} MiB of address space for "
                            f"translated code: {error.strerror}; release other machines, or raise "
                            "the limit (ulimit -v)") from None
     return unicorn.Uc(architecture, mode)
-
-
-def _try() -> None:
-    """Check for enough address space for an engine, by reserving and releasing that much.
-
-    :raises OSError: if the host lacks the address space.
-    """
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
-    mmap.mmap(-1, TRANSLATIONS + BESIDE, flags=flags,
-              prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC).close()

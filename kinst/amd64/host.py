@@ -1,8 +1,8 @@
 """Native execution of user-level instructions on the host's CPU, in place and displaced.
 
-The instructions run in a child process that consists only of an address space.  It is traced
-(ptrace(2)), has no mappings except the laboratory's, and is single-stepped in a way that blocks
-system calls (PTRACE_SYSEMU_SINGLESTEP).  Its memory is a memory file that both processes map.
+The instructions run in a child process that consists only of an address space.  It is traced by
+ptrace, has no mappings except the laboratory's, and is single-stepped in a way that blocks system
+calls (PTRACE_SYSEMU_SINGLESTEP).  Its memory is a memory file that both processes map.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import ClassVar
 
-from emu.host.child_processes import end_with
+from emu.host import linux
 from emu.host.errors import KinstError
 from kinst.relocation.trampoline import SLOT
 from kinst.verify.laboratory.memory_map import CODE, DATA, MASK, PAGE, SLOTS
 from kinst.verify.laboratory.outcome import ChangedPages, Outcome
 
 # Constants of ptrace(2), from <linux/ptrace.h>
-TRACEME, SINGLESTEP, GETREGS, SETREGS = 0, 9, 12, 13
+SINGLESTEP, GETREGS, SETREGS = 9, 12, 13
 SYSEMU_SINGLESTEP = 32
 SETOPTIONS, GETSIGINFO, GETREGSET, SETREGSET = 0x4200, 0x4202, 0x4204, 0x4205
 EXITKILL = 0x100000
@@ -56,10 +56,6 @@ MAPPED = 0x11  # MAP_SHARED | MAP_FIXED
 MAX_PAGES, MAX_STEPS = 48, 4096
 USER_SPACE = 1 << 47
 LOWEST = 1 << 16  # vm.mmap_min_addr
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-_libc.ptrace.restype = ctypes.c_long
 
 
 class HostError(KinstError):
@@ -105,7 +101,7 @@ class Host:
         self._segments: dict[str, int] = {}
         self._pid = 0
         with contextlib.ExitStack() as undo:
-            self._file = os.memfd_create("kinst-host")
+            self._file = linux.memory_file("kinst-host")
             undo.callback(os.close, self._file)
             os.ftruncate(self._file, MAX_PAGES * PAGE)
             self._view = undo.enter_context(mmap.mmap(self._file, MAX_PAGES * PAGE))
@@ -134,22 +130,23 @@ class Host:
     # -- the process --------------------------------------------------------------------------
 
     def _ptrace(self, request: int, address: int = 0, data: int = 0) -> None:
-        if _libc.ptrace(request, self._pid, address, data) == -1:
+        try:
+            linux.ptrace(request, self._pid, address, data)
+        except OSError as error:
             raise HostError("--judge host: this host does not allow processes to be traced: "
-                            f"ptrace: {os.strerror(ctypes.get_errno())}")
+                            f"{error.strerror}") from None
 
     def _start(self) -> None:
         parent = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
             try:
-                end_with(parent)
+                linux.end_with(parent)
                 # The exec stops before the new program's first instruction, so the program never
                 # runs.  The new session detaches the child from the terminal.
                 os.setsid()
                 os.set_inheritable(self._file, True)
-                if _libc.ptrace(TRACEME, 0, None, None) == 0:
-                    os.execv("/proc/self/exe", ["kinst-host"])
+                linux.stop_in_new_program()
             finally:
                 os._exit(1)
         _pid, status = os.waitpid(self._pid, 0)
@@ -159,22 +156,18 @@ class Host:
             raise HostError("--judge host: this host does not allow processes to be traced: ptrace "
                             "or /proc is missing")
         self._ptrace(SETOPTIONS, 0, EXITKILL)
-        with open(f"/proc/{self._pid}/maps", encoding="utf-8") as file:
-            maps = [line.split() for line in file]
+        mappings = linux.mappings(self._pid)
         # Use a SYSCALL instruction at the child's pc to map the page of GADGET.  All later system
         # calls use the SYSCALL instruction at GADGET.
         self._get()
         self._segments = {name: self._value(name) for name in SEGMENTS}
-        with open(f"/proc/{self._pid}/mem", "r+b", buffering=0) as memory:
-            memory.seek(self._value("rip"))
-            memory.write(SYSCALL)
+        linux.write_memory(self._pid, self._value("rip"), SYSCALL)
         self._gadget = self._value("rip")
         self.map(GADGET)
         at = self.pages[GADGET]
         self._view[at : at + PAGE] = self._contents[GADGET] = SYSCALL.ljust(PAGE, b"\xcc")
         self._gadget = GADGET
-        for words in maps:
-            begin, end = (int(word, 16) for word in words[0].split("-"))
+        for begin, end in mappings:
             if end <= USER_SPACE and self._system_call(SYS_MUNMAP, begin, end - begin) != 0:
                 raise HostError(f"--judge host: munmap of {begin:#x}..{end:#x} failed in the child "
                                 "process")
@@ -258,7 +251,9 @@ class Host:
         A positive si_code means that the kernel itself raised the signal.
         """
         info = ctypes.create_string_buffer(128)
-        if _libc.ptrace(GETSIGINFO, self._pid, None, ctypes.addressof(info)) == -1:
+        try:
+            linux.ptrace(GETSIGINFO, self._pid, 0, ctypes.addressof(info))
+        except OSError:
             return 0, 0  # this stop has no signal information
         return (int.from_bytes(info.raw[8:12], "little", signed=True),
                 int.from_bytes(info.raw[16:24], "little"))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from emu.host import extras
 from emu.host.errors import KinstError
+from emu.host.system import processors
 from images import catalog
 from images.cache import cache_directory
 from images.compiler import tool
@@ -98,7 +99,7 @@ def _host() -> Iterator[Finding]:
     yield Finding("host", "system", OK, f"{platform.system()} on {platform.machine()}")
     yield Finding("host", "Python", OK, platform.python_version())
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
-    yield Finding("host", "processors", OK, f"{len(os.sched_getaffinity(0))}, {memory} MiB of "
+    yield Finding("host", "processors", OK, f"{processors()}, {memory} MiB of "
                   "memory; --jobs uses several processors")
 
 

@@ -18,10 +18,11 @@ from multiprocessing import get_context
 from typing import Any, Generic, Self
 
 from emu.elf.image import Image
-from emu.host.child_processes import end_with, ended_pool, first_done, uninterrupted
+from emu.host.child_processes import ended_pool, first_done, uninterrupted
 from emu.host.errors import KinstError
 from emu.host.extras import need
 from emu.host.fingerprint import our_code
+from emu.host.system import end_with
 from kinst.verify.sweep.task import Item, Result, Task, begin_copy, carry_out
 
 MAX_JOBS = 64

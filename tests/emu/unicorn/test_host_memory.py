@@ -199,11 +199,11 @@ def test_running_out_of_address_space_raises_an_error(arch):
 def test_creating_an_engine_collects_garbage_and_tries_again(monkeypatch):
     tried = []
 
-    def without_room(*_arguments, **_options):
-        tried.append(_arguments[1])
+    def without_room(size):
+        tried.append(size)
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr("emu.unicorn.new_engine.mmap.mmap", without_room)
+    monkeypatch.setattr("emu.unicorn.new_engine.try_address_space", without_room)
     with pytest.raises(MachineError, match="ulimit -v"):
         new_engine(1, 1)
     assert tried == [TRANSLATIONS + BESIDE] * 2

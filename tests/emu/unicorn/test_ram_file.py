@@ -119,13 +119,13 @@ def test_the_file_belongs_to_one_snapshot_and_one_boot_of_the_host(tmp_path, mon
     assert boots.booted(image, MEMORY).memory_part.base is not None
     assert one == boots.ram_path(snapshot._digest_of(boots.snapshot_path(image, MEMORY)))
     assert digests[0] == digests[1] == digests[2]
-    monkeypatch.setattr(boots, "_host_boot", lambda: "another")
+    monkeypatch.setattr(boots, "boot_id", lambda: "another")
     assert boots.booted(image, MEMORY).memory_part.base is None
     for number in range(boots.KEPT_RAM + 3):
         boots.ram_path(f"{number:032}").touch()
     kept = list((tmp_path / "ram").iterdir())
     assert len(kept) == boots.KEPT_RAM and one not in kept
-    monkeypatch.setattr(boots, "_host_boot", lambda: "")
+    monkeypatch.setattr(boots, "boot_id", lambda: "")
     assert boots.ram_path("0" * 64) is None
     assert boots.booted(image, MEMORY).memory_part.base is None
 
