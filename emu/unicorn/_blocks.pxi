@@ -252,7 +252,7 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
         if address == c.detour.slot:
             c.detour.slot_entries += 1  # a REP instruction enters its block once per repetition
             if c.detour.slot_entries == 1:
-                c.detour.gives_away = ends_with_yield(c, address, size)
+                c.detour.gives_away = displaced_yields(c, address, size)
                 wipe_footprint(c)
             elif repetition_due(c):
                 return

@@ -239,6 +239,7 @@ cdef class Detour:
         """
         cdef Clock *c = &self.engine.clock
         c.detour.slot = address
+        c.detour.slot_code = NULL
         c.detour.site = site
         c.detour.site_length = length
         c.detour.slot_shared = False

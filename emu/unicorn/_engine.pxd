@@ -226,6 +226,7 @@ cdef struct DetourState:
     uint32_t site_length
     bint slot_ended
     uint64_t slot_entries
+    const uint8_t *slot_code  # host address of the trampoline; NULL if it is unknown
     bint slot_shared  # whether exceptions report the address in the (per-thread) trampoline
     # Interrupt mask bits changed for the trampoline; a fault restores ``status_value``.
     int status_register
@@ -431,6 +432,7 @@ cdef struct Clock:
     int image_code_count
     bint guards_high  # whether any code at a high address is guarded
     # Callback of the breakpoints' owner, and the architecture's breakpoint exception.
+    bint patched  # breakpoints of probes are in memory
     trap_fn trap
     void *trap_data
     enter_fn enter

@@ -50,6 +50,7 @@ class Engine:
     pending: bool
     urgent: bool
     shadow: bool
+    patched: bool
     slow: bool
     def __init__(
         self, owner: unicorn.Uc, symbols: dict[str, int], pc_register: int, fixed: int

@@ -50,7 +50,6 @@ cdef inline unsigned int ctl_word(int kind, int count, int direction) noexcept n
     return kind | (count << 26) | (<unsigned int>direction << 30)
 
 
-
 cdef inline uint64_t code_key(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
     """Return the key under which the block at a virtual address is stored.
 
@@ -90,67 +89,7 @@ cdef inline FastBlock *fast_block(Clock *c, uint64_t address) noexcept nogil:
 include "_awaited.pxi"
 
 
-# Blocks are keyed by the ``code_key`` of their address.
-
-cdef inline uint64_t block_hash(uint64_t address, uint32_t size) noexcept nogil:
-    cdef uint64_t h = (address ^ (<uint64_t>size << 48)) * <uint64_t>0x9E3779B97F4A7C15
-    return h >> 20
-
-
-cdef BlockCount *table_entry(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
-    cdef uint64_t i = block_hash(address, size) & c.table_mask
-    while c.table[i].count:
-        if c.table[i].address == address and c.table[i].size == size:
-            return &c.table[i]
-        i = (i + 1) & c.table_mask
-    return NULL
-
-
-cdef inline uint32_t table_find(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
-    cdef BlockCount *entry = &c.table[block_hash(address, size) & c.table_mask]
-    if entry.address != address or entry.size != size:
-        entry = table_entry(c, address, size)
-    return entry.count if entry != NULL else 0
-
-
-cdef int table_put(Clock *c, uint64_t address, uint32_t size, uint32_t count) noexcept nogil:
-    """Add a block to the table or replace its entry, with an unknown kind of block end."""
-    cdef uint64_t i, j, old_size
-    cdef BlockCount *old
-    if c.table_used * 2 > c.table_mask:
-        old = c.table
-        old_size = c.table_mask + 1
-        c.table = <BlockCount *>calloc(old_size * 2, sizeof(BlockCount))
-        if c.table == NULL:
-            c.table = old
-            return -1
-        c.table_mask = old_size * 2 - 1
-        c.table_used = 0
-        for j in range(old_size):
-            if old[j].count:
-                i = block_hash(old[j].address, old[j].size) & c.table_mask
-                while c.table[i].count:
-                    i = (i + 1) & c.table_mask
-                c.table[i] = old[j]
-                c.table_used += 1
-        free(old)
-    i = block_hash(address, size) & c.table_mask
-    while c.table[i].count:
-        if c.table[i].address == address and c.table[i].size == size:
-            c.table[i].count = count
-            c.table[i].end = END_UNKNOWN
-            c.table[i].trapped = TRAPPED_UNKNOWN
-            c.table[i].yields = YIELDS_UNKNOWN
-            return 0
-        i = (i + 1) & c.table_mask
-    c.table[i].address = address
-    c.table[i].size = size
-    c.table[i].count = count
-    c.table[i].end = END_UNKNOWN
-    c.table[i].trapped = TRAPPED_UNKNOWN
-    c.table[i].yields = YIELDS_UNKNOWN
-    c.table_used += 1
-    return 0
+include "_block_table.pxi"
 
 
 cdef inline bint in_user_mode(Clock *c) noexcept nogil:
@@ -234,12 +173,18 @@ cdef void system_call_hook(void *uc, void *data) noexcept nogil:
 
 cdef bint invalid_hook(void *uc, void *data) noexcept nogil:
     cdef Clock *c = <Clock *>data
+    cdef uint64_t pc
     c.turns[0] += 1
     if c.trap != NULL:
         c.by_context = c.pc_place != 0
         c.answered = c.trap(c.trap_data, INVALID)
         c.by_context = False
         if c.answered:
+            return True
+    elif delivers(c) and not c.observed:
+        pc = register_read(c, c.pc_register)
+        if delivered(c, INVALID, pc, executed(c, pc)):
+            c.answered = True  # Unicorn reports an error all the same
             return True
     c.stop = STOP_INVALID
     c.emu_stop(uc)
@@ -741,6 +686,15 @@ cdef class Engine(EngineWiring):
     def detour(self):
         """The detour of the probed instruction in progress."""
         return Detour(self)
+
+    @property
+    def patched(self):
+        """Whether breakpoints of probes are in memory, so that not every breakpoint is the guest's."""
+        return bool(self.clock.patched)
+
+    @patched.setter
+    def patched(self, bint value):
+        self.clock.patched = value
 
     @property
     def slow(self):

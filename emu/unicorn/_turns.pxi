@@ -69,6 +69,25 @@ cdef bint ends_with_yield(Clock *c, uint64_t address, uint32_t size) noexcept no
     return False
 
 
+cdef bint displaced_yields(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
+    """``ends_with_yield`` for a trampoline, whose host address saves the walk of the page tables."""
+    cdef int i
+    cdef uint32_t k, length
+    cdef const uint8_t *code = c.detour.slot_code
+    if code == NULL or size > SLOT:
+        return ends_with_yield(c, address, size)
+    for i in range(c.yield_count):
+        length = c.yields[i].size
+        if size < length:
+            continue
+        for k in range(length):  # a call of memcmp() would take longer
+            if code[size - length + k] != (c.yields[i].value >> 8 * k & 0xFF):
+                break
+        else:
+            return True
+    return False
+
+
 cdef void begin_turn(Clock *c, uint64_t count, uint64_t longest) noexcept nogil:
     """Begin a turn after ``count`` instructions.
 

@@ -91,11 +91,13 @@ class UnicornMachine(RunningMachine):
             raise MachineError("other probes are already enabled on this machine")
         self._patch_serial += 1
         self.patches = self._patch_serial
+        self.engine.patched = True
         self.breakpoints, self.displaced, self.original = breakpoints, displaced, displaced
 
     def unpatch(self) -> None:
         """Unregister the breakpoints, which are no longer in memory."""
         self.patches = 0
+        self.engine.patched = False
         self.breakpoints = NO_BREAKPOINTS
         self.displaced = self.original = nothing_displaced
 

@@ -132,6 +132,7 @@ cdef void firing_displaced(Dispatch *d, Site *s, uint64_t slot) noexcept nogil:
     """Tell the clock that the displaced instruction will be executed in a trampoline."""
     cdef Clock *c = d.clock
     c.detour.slot = slot
+    c.detour.slot_code = d.slots + (slot - d.slot_base)
     c.detour.site = s.address
     c.detour.slot_shared = d.threads
     c.detour.slot_ended = False

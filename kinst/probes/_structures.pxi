@@ -3,55 +3,56 @@
 This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 """
 
+# Large members come first, so that the compiler inserts no padding: there may be millions of these.
 cdef struct Site:
     uint64_t address
-    uint32_t template
-    uint32_t first
-    uint32_t slot  # index of the trampoline's slot, or NONE
-    int32_t relative  # displacement operand, which is not in the template
-    uint8_t length
-    uint8_t second  # offset of the trampoline's second breakpoint
-    uint8_t patched
-    uint8_t gate  # at a gate, the number of its arguments after the first argument; elsewhere 0
-    uint8_t call  # CALL_BEGINS or CALL_ENDS if system calls begin or return here, else 0
-    # 2 * n + 1 at the call of vnode operation n, 2 * n + 2 at the operation's return; elsewhere 0
-    uint32_t operation
-    uint32_t lock  # number of the lock's swap before this instruction, plus 1; elsewhere 0
-    uint8_t allocation  # number of the ``AllocationSite`` before this instruction, plus 1; else 0
-    # whether this is a program's repeated instruction (amd64 REP); each repetition is counted
-    uint8_t repeats
-    uint32_t behind  # in a program, number of instructions that precede this one in its ``block``
     uint64_t block
-    uint8_t join  # whether a guard's branch jumps to this site to skip a tracepoint
     # at a tracepoint, address of the code that computes its arguments; at a guard,
     # address of the guarded code
     uint64_t target
     # at a guard, address to which the branch jumps while no static probe is enabled
     uint64_t otherwise
+    uint32_t template
+    uint32_t first
+    uint32_t slot  # index of the trampoline's slot, or NONE
+    int32_t relative  # displacement operand, which is not in the template
+    # 2 * n + 1 at the call of vnode operation n, 2 * n + 2 at the operation's return; elsewhere 0
+    uint32_t operation
+    uint32_t lock  # number of the lock's swap before this instruction, plus 1; elsewhere 0
+    uint32_t behind  # in a program, number of instructions that precede this one in its ``block``
+    uint8_t length
+    uint8_t second  # offset of the trampoline's second breakpoint
+    uint8_t patched
+    uint8_t gate  # at a gate, the number of its arguments after the first argument; elsewhere 0
+    uint8_t call  # CALL_BEGINS or CALL_ENDS if system calls begin or return here, else 0
+    uint8_t allocation  # number of the ``AllocationSite`` before this instruction, plus 1; else 0
+    # whether this is a program's repeated instruction (amd64 REP); each repetition is counted
+    uint8_t repeats
+    uint8_t join  # whether a guard's branch jumps to this site to skip a tracepoint
     uint8_t code[MAX_CODE]
 
 cdef struct Probe:
     uint64_t count
-    uint32_t site  # NONE for a static probe, which may have many sites
-    uint32_t primary  # probe that counts the firings: a tracepoint's static probe, or this probe
-    uint32_t next
-    uint32_t function
-    uint8_t provider
-    uint8_t removed
     # Bounds [low, high) of the function, or high = 0 if the probe fires unconditionally.  A return
     # probe at a conditional or computed jump fires only if the jump leaves the bounds or goes to
     # the start of the function.
     uint64_t low
     uint64_t high
+    uint32_t site  # NONE for a static probe, which may have many sites
+    uint32_t primary  # probe that counts the firings: a tracepoint's static probe, or this probe
+    uint32_t next
+    uint32_t function
+    uint32_t copy
+    int32_t lower  # at an entry of a copy: number of bytes by which the stack pointer is lowered
+    # for a probe that a program declares, the index of its arguments' ``Sources``
+    uint32_t sources
+    uint8_t provider
+    uint8_t removed
     uint8_t told  # whether Python is notified of firings that an action handles natively
     # role in an inline copy: ENTERS, WAY_OUT or CALLS_OUT, or 0 if the probe has no role
     uint8_t role
     uint8_t silent  # whether the probe only tracks its inline copy and never fires
     uint8_t loops  # at the entry of an inline copy: whether the copy's own code may lead back there
-    uint32_t copy
-    int32_t lower  # at an entry of a copy: number of bytes by which the stack pointer is lowered
-    # for a probe that a program declares, the index of its arguments' ``Sources``
-    uint32_t sources
     # for a return probe at a jump, whether it fires when the jump's target function has returned
     uint8_t tail
 

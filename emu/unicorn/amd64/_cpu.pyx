@@ -6,8 +6,8 @@ sets neither accessed bits nor CR2.  The Python version is ``Amd64.translate``.
 
 Exceptions: SDM volume 3, chapter "Interrupt and Exception Handling", 64-bit mode.  The Python
 version, ``Amd64Cpu._enter``, handles every vector and every failure.  ``enter`` handles only the
-breakpoint exception of each firing; ``deliver`` handles the exceptions that are frequent in
-programs, and SYSCALL.
+breakpoint exception of each firing; ``deliver`` handles SYSCALL, the exceptions that are frequent
+in programs, and the guest's own breakpoints: those of its DTrace fire millions of times.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
@@ -20,6 +20,7 @@ from emu.unicorn._engine cimport (
     DECLINED,
     DELIVERED,
     EXTERNAL,
+    INVALID,
     Answer,
     CONTEXT_HEADER,
     Clock,
@@ -265,8 +266,14 @@ cdef Answer deliver(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil:
     cdef bint external = vector >= EXTERNAL
     if vector == SYSCALL:
         return system_call(c, pc)
+    if vector == INVALID:
+        return DECLINED
     if external:
         vector -= EXTERNAL
+    elif vector == VECTOR:
+        # Python handles breakpoints while those of probes are in memory: it may be one of them.
+        if c.patched:
+            return DECLINED
     elif vector > 31 or not FAULTS >> vector & 1:
         return DECLINED
     c.reg_read(c.uc, IDTR, &table)
@@ -278,13 +285,16 @@ cdef Answer deliver(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil:
         return DECLINED
     cs = register_read(c, CS) & 0xFFFF
     user = cs & CPL != 0
+    if vector == VECTOR and user and not gate[0] >> 46 & 1:
+        return DECLINED  # the gate's privilege level forbids INT3 in programs
     sp = top = register_read(c, RSP)
     if ist or user:
         c.reg_read(c.uc, TR, &table)
         if not guest_read(c, table.base + (IST + 8 * ist if ist else RSP0), &top, 8):
             return DECLINED
     c.context_save(c.uc, c.context)
-    if not external and word_in_context(c, c.exception_places[ERROR_CODE] + 4)[0]:
+    if not external and vector != VECTOR and (
+            word_in_context(c, c.exception_places[ERROR_CODE] + 4)[0]):
         return DECLINED  # a software interrupt (INT n)
     if not external and WITH_ERROR_CODE >> vector & 1:
         frame[0] = word_in_context(c, c.exception_places[ERROR_CODE])[0]

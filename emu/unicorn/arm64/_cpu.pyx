@@ -56,6 +56,7 @@ cdef enum:
     EC_BRK = 0x3C
     SVC = 2  # exception numbers of Unicorn
     PREFETCH_ABORT = 3
+    BKPT = 7
     DATA_ABORT = 4
 
 # Context fields whose offsets the engine needs: the last exception, and the A64 execution state.
@@ -75,14 +76,30 @@ for _i, _name in enumerate(("esr_el1", "spsr_el1", "elr_el1", "vbar_el1", "sctlr
     NAMED[_i] = CpReg(_crn, _crm, _op0, _op1, _op2, 0)
 
 
+# Unicorn's own numbers of some of them, which are read and written without a lookup in a hash table.
+cdef int NUMBERED[NAMES]
+for _i in range(NAMES):
+    NUMBERED[_i] = 0
+NUMBERED[ESR], NUMBERED[ELR] = uc.UC_ARM64_REG_ESR_EL1, uc.UC_ARM64_REG_ELR_EL1
+NUMBERED[VBAR], NUMBERED[FAR] = uc.UC_ARM64_REG_VBAR_EL1, uc.UC_ARM64_REG_FAR_EL1
+NUMBERED[TTBR0], NUMBERED[TTBR1] = uc.UC_ARM64_REG_TTBR0_EL1, uc.UC_ARM64_REG_TTBR1_EL1
+
+
 cdef uint64_t get(Clock *c, int which) noexcept nogil:
-    cdef CpReg r = NAMED[which]
+    cdef CpReg r
+    if NUMBERED[which]:
+        return register_read(c, NUMBERED[which])
+    r = NAMED[which]
     c.reg_read(c.uc, CP_REG, &r)
     return r.val
 
 
 cdef void put(Clock *c, int which, uint64_t value) noexcept nogil:
-    cdef CpReg r = NAMED[which]
+    cdef CpReg r
+    if NUMBERED[which]:
+        register_write(c, NUMBERED[which], value)
+        return
+    r = NAMED[which]
     r.val = value
     c.reg_write(c.uc, CP_REG, &r)
 
@@ -147,7 +164,11 @@ cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
 cdef Answer deliver(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil:
     cdef uint64_t vectors, state, sp
     cdef bint user
-    if vector not in (SVC, PREFETCH_ABORT, DATA_ABORT):
+    if vector == BKPT:
+        # Python handles breakpoints while those of probes are in memory: it may be one of them.
+        if c.patched:
+            return DECLINED
+    elif vector not in (SVC, PREFETCH_ABORT, DATA_ABORT):
         return DECLINED
     vectors = get(c, VBAR)
     state = register_read(c, PSTATE)
@@ -164,7 +185,7 @@ cdef Answer deliver(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil:
     if user:
         put(c, SP_EL0, sp)
         sp = get(c, SP_EL1)
-    if vector != SVC:
+    if vector not in (SVC, BKPT):
         put(c, FAR, in_context(c, c.exception_places[ADDRESS])[0])
     put(c, SPSR, state)
     put(c, ELR, pc)

@@ -20,6 +20,7 @@ from emu.unicorn._engine cimport (
     DECLINED,
     DELIVERED,
     EXECUTED,
+    INVALID,
     Answer,
     Clock,
     guest_read,
@@ -159,13 +160,15 @@ cdef Answer read_time(Clock *c, uint64_t pc) noexcept nogil:
 
 cdef Answer deliver(Clock *c, uint32_t cause, uint64_t pc) noexcept nogil:
     cdef bint user = register_read(c, PRIV) == 0
-    cdef uint64_t vectors
+    cdef uint64_t vectors, value
     if cause in (ECALL_U, ECALL_S):  # Unicorn does not report the mode of an ECALL
         if not user:
             return DECLINED  # Python handles calls to the firmware
         cause = ECALL_U
     elif cause == ILLEGAL:
         return read_time(c, pc)
+    elif cause == INVALID and not c.patched:  # EBREAK, and no probe's
+        cause = BREAKPOINT
     elif not tells_address(cause):
         return DECLINED
     if user:  # set the privilege level before the context is saved
@@ -176,8 +179,11 @@ cdef Answer deliver(Clock *c, uint32_t cause, uint64_t pc) noexcept nogil:
         if user:
             register_write(c, PRIV, 0)
         return DECLINED
-    take(c, vectors, cause, pc,
-         in_context(c, c.exception_places[0])[0] if cause != ECALL_U else 0, user)
+    if cause == ECALL_U:
+        value = 0
+    else:
+        value = pc if cause == BREAKPOINT else in_context(c, c.exception_places[0])[0]
+    take(c, vectors, cause, pc, value, user)
     return DELIVERED
 
 

@@ -248,10 +248,57 @@ def test_a_call_that_reads_unmapped_memory_names_the_function(booted):
         caller.call(booted.symbol("strlen").address, [0x7FFF_FFFF_F000], "strlen")
 
 
+BREAKPOINTS = {"amd64": b"\xcc", "arm64": bytes.fromhex("000020d4"), "riscv64": b"\x73\0\x10\0"}
+
+
+def test_a_breakpoint_of_the_guest_is_delivered_natively_as_in_python(booted, monkeypatch):
+    before, ends, called = booted.snapshot(), [], []
+    cpu = type(booted.cpu)
+    exception, invalid = cpu.exception, cpu.invalid
+    monkeypatch.setattr(cpu, "exception",
+                        lambda cpu, vector: called.append(vector) or exception(cpu, vector))
+    monkeypatch.setattr(cpu, "invalid", lambda cpu: called.append("invalid") or invalid(cpu))
+    # The breakpoint is at the beginning of a block, or behind other instructions of the block.
+    at = booted.symbol("adler32").address
+    code = booted.read(at, 256)
+    begins = [at + sum(map(len, booted.arch.split(code)[:n])) for n in (0, 1, 2, 3)]
+    for place in begins:
+        for slow in (True, False):
+            booted.restore(before)
+            booted.write_code(place, BREAKPOINTS[booted.arch.name])
+            booted.engine.slow = slow
+            called.clear()
+            with pytest.raises(CallError, match="panic"):
+                Caller(booted).call(at, [booted.sp, 4], "adler32")
+            booted.engine.slow = False
+            ends.append((booted.instructions, booted.now, booted.digest()))
+            vector = {"amd64": 3, "arm64": 7, "riscv64": "invalid"}[booted.arch.name]
+            assert (vector in called) == slow, called
+        assert ends[-1] == ends[-2]
+
+
+def test_a_wait_after_a_breakpoint_of_the_guest_is_no_error(booted):
+    if booted.arch.name != "riscv64":
+        pytest.skip("only on riscv64, a breakpoint is an invalid instruction to the CPU model")
+    begin = booted.symbol("strlen").address
+    handler = begin + 16 & ~3
+    booted.write_code(begin, BREAKPOINTS["riscv64"])
+    booted.write_code(handler, bytes.fromhex("13051500" "73005010" "6f000000"))  # addi; wfi; j .
+    before, ends = booted.snapshot(), []
+    for slow in (True, False):
+        booted.restore(before)
+        booted.write_register("stvec", handler)
+        booted.pc = begin
+        booted.engine.slow = slow
+        stop = booted.run(Until(instructions=booted.instructions + 5000))
+        booted.engine.slow = False
+        ends.append((stop.reason, booted.instructions, booted.digest()))
+    assert ends[0] == ends[1] and ends[0][0] is StopReason.INSTRUCTIONS
+
+
 def test_an_unclaimed_breakpoint_panics_the_guest(booted):
-    traps = {"amd64": b"\xcc", "arm64": bytes.fromhex("a08142d4"), "riscv64": b"\x73\0\x10\0"}
     address = booted.symbol("adler32").address
-    booted.write_code(address, traps[booted.arch.name])
+    booted.write_code(address, BREAKPOINTS[booted.arch.name])
     with pytest.raises(CallError, match="panic") as error:
         Caller(booted).call(address, [0, 0], "adler32")
     assert b"panic: unexpected" in error.value.console
