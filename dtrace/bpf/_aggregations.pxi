@@ -195,6 +195,26 @@ cdef uint64_t h_aggregate(Machine *m, uint64_t *r) noexcept nogil:
     return 0
 
 
+cdef int make_functions(Machine *m, functions) except -1:
+    """Note the aggregating functions: (kind, number of values, parameters[, entry size]).
+
+    :raises ValueError: for parameters that are not allowed.
+    """
+    m.function_count = len(functions)
+    m.function = <Function *>calloc(max(len(functions), 1), sizeof(Function))
+    if m.function == NULL:
+        raise MemoryError
+    for n, (kind, count, parameters, *size) in enumerate(functions):
+        if not 0 < count <= 1 << 20 or len(parameters) > PARAMETERS:
+            raise ValueError("an aggregation may have at most 1048576 values and 4 parameters")
+        check_function(kind, count, tuple(parameters))
+        m.function[n].kind, m.function[n].count = kind, count
+        m.function[n].size = size[0] if size else 0
+        for k, parameter in enumerate(parameters):
+            m.function[n].parameter[k] = parameter
+    return 0
+
+
 cdef int check_function(int kind, uint32_t count, tuple parameters) except -1:
     """Check that an aggregation's parameters are valid for its function."""
     good = count >= {A_AVG: 2, A_STDDEV: 4}.get(kind, 1)

@@ -38,6 +38,8 @@ cdef struct RegionData:
     uint8_t *data
     uint64_t size
     bint writable
+    # for each 8-byte word, the offset of the end of the variable that has it, or 0; NULL: one piece
+    uint32_t *end
 
 cdef struct Variable:
     uint32_t size

@@ -1,6 +1,44 @@
 """Access to the executor's regions, guest memory and strings (included by ``_runtime.pyx``)."""
 
 
+cdef int make_regions(Machine *m, sizes, bytes constants) except -1:
+    """Allocate the regions, all zero but for the constants.
+
+    :raises ValueError: for a size that is not allowed.
+    """
+    for region, size in sizes.items():
+        if not 0 <= size <= 1 << 31:
+            raise ValueError(f"a region of {size} bytes: the size must be 0 to 2 GiB")
+        m.region[<int>region].data = <uint8_t *>calloc(1, max(size, 1))
+        if m.region[<int>region].data == NULL:
+            raise MemoryError
+        m.region[<int>region].size = size
+        m.region[<int>region].writable = region != Region.STRINGS
+    memcpy(m.region[<int>Region.STRINGS].data, <const char *>constants, len(constants))
+    return 0
+
+
+cdef int divide_region(Machine *m, int region, list variables) except -1:
+    """Note where each variable, given by (offset, size in bytes), of a region ends.
+
+    :raises ValueError: if the region is divided already, or if a variable is not inside.
+    """
+    cdef RegionData *r = &m.region[region]
+    cdef uint64_t offset, size, word
+    if r.end != NULL:
+        raise ValueError(f"region {region} is divided already")
+    for offset, size in variables:
+        if offset % 8 or offset > r.size or size > r.size - offset:
+            raise ValueError(f"a variable of {size} bytes at {offset} is not in the region")
+    r.end = <uint32_t *>calloc(r.size // 8 + 1, sizeof(uint32_t))
+    if r.end == NULL:
+        raise MemoryError
+    for offset, size in variables:
+        for word in range(offset // 8, (offset + size + 7) // 8):
+            r.end[word] = <uint32_t>(offset + size)
+    return 0
+
+
 cdef inline uint64_t address_of(int region, uint64_t offset) noexcept nogil:
     return (BASE | <uint64_t>region) << 32 | offset
 
@@ -79,10 +117,13 @@ cdef int64_t text(Machine *m, uint64_t address, uint8_t *to, uint64_t limit) noe
 
 
 cdef inline bint inside(Machine *m, uint64_t address, uint64_t size) noexcept nogil:
-    """Whether an access stays within one dynamic variable or is outside the dynamic region."""
+    """Whether an access stays within one variable, or is to other memory."""
     cdef uint64_t offset = address & LOW32
+    cdef uint64_t region = (address >> 32) - BASE
     cdef uint64_t c
-    if (address >> 32) - BASE != <uint64_t>R_DYNAMIC or m.chunk_size == 0:
+    if region < MAX_REGIONS and m.region[region].end != NULL and offset < m.region[region].size:
+        return offset + size <= m.region[region].end[offset >> 3]
+    if region != <uint64_t>R_DYNAMIC or m.chunk_size == 0:
         return True
     c = offset / m.chunk_size
     return (c < m.chunk_count and m.chunk[c].used and
@@ -123,8 +164,6 @@ cdef uint64_t h_copy(Machine *m, uint64_t *r) noexcept nogil:
     cdef uint8_t *data = resolve(m, r[1], r[3], True)
     if data == NULL:
         return bad(m, BAD_ADDRESS, r[1])
-    if (r[1] >> 32) - BASE == <uint64_t>R_SCRATCH and (r[1] & LOW32) + r[3] > m.scratch_at:
-        return bad(m, BAD_ADDRESS, r[1])  # the program has not allocated this scratch memory
     if own(r[2]):
         fetch(m, r[2], data, r[3])
         return 0
@@ -137,6 +176,19 @@ cdef uint64_t h_copy(Machine *m, uint64_t *r) noexcept nogil:
             return 0
         n += part
     return 0
+
+
+cdef uint64_t h_bcopy(Machine *m, uint64_t *r) noexcept nogil:
+    if not allocated(m, r[1], r[3]):
+        return bad(m, BAD_ADDRESS, r[2])  # DTrace reports the source, not the destination
+    return h_copy(m, r)
+
+
+cdef inline bint allocated(Machine *m, uint64_t address, uint64_t size) noexcept nogil:
+    """Whether this is scratch memory that the clause has allocated."""
+    cdef uint64_t offset = address & LOW32
+    return ((address >> 32) - BASE == <uint64_t>R_SCRATCH and offset <= m.scratch_at
+            and size <= m.scratch_at - offset)
 
 
 cdef uint64_t last_bad(Machine *m, uint64_t address, uint64_t size) noexcept nogil:

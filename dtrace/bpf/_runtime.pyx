@@ -116,6 +116,7 @@ cdef class Runtime:
         cdef uint32_t n
         for i in range(MAX_REGIONS):
             free(self.m.region[i].data)
+            free(self.m.region[i].end)
         free(self.m.code)
         free(self.m.variable)
         free(self.m.chunk)
@@ -158,28 +159,8 @@ cdef class Runtime:
                 raise MemoryError
         m.string_size = string_size
         make_variables(m, variables, dynamic, sizes)
-        for region, size in sizes.items():
-            if not 0 <= size <= 1 << 31:
-                raise ValueError(f"a region of {size} bytes: the size must be 0 to 2 GiB")
-            m.region[<int>region].data = <uint8_t *>calloc(1, max(size, 1))
-            if m.region[<int>region].data == NULL:
-                raise MemoryError
-            m.region[<int>region].size = size
-            m.region[<int>region].writable = region not in (Region.STRINGS, Region.CONTEXT)
-        m.region[<int>Region.CONTEXT].writable = True
-        memcpy(m.region[<int>Region.STRINGS].data, <const char *>constants, len(constants))
-        m.function_count = len(functions)
-        m.function = <Function *>calloc(max(len(functions), 1), sizeof(Function))
-        if m.function == NULL:
-            raise MemoryError
-        for n, (kind, count, parameters, *size) in enumerate(functions):
-            if not 0 < count <= 1 << 20 or len(parameters) > PARAMETERS:
-                raise ValueError("an aggregation may have at most 1048576 values and 4 parameters")
-            check_function(kind, count, tuple(parameters))
-            m.function[n].kind, m.function[n].count = kind, count
-            m.function[n].size = size[0] if size else 0
-            for k, parameter in enumerate(parameters):
-                m.function[n].parameter[k] = parameter
+        make_regions(m, sizes, constants)
+        make_functions(m, functions)
         m.arena_size = aggregation_size
         if buffer_size > 1 << 31:
             raise ValueError("the buffer size must be at most 2 GiB")
@@ -198,12 +179,23 @@ cdef class Runtime:
         m.speculation_room = 4 * <uint64_t>size + (1 << 12)
         m.owner = <void *>self  # set last: initialization is complete
 
-
     cdef int made(self) except -1:
         """Check that ``__init__`` was called, since Python can create an object without it."""
         if self.m.owner == NULL:
             raise RuntimeError("Runtime.__init__() was not called")
         return 0
+
+    def divide(self, region, variables):
+        """Divide a region into variables, which accesses by pointers must not leave.
+
+        :param variables: (offset, size in bytes) of each variable; offsets are multiples of 8.
+        :raises ValueError: for another region than ``GLOBALS`` or ``LOCALS``, if it is divided
+            already, or if a variable is not inside.
+        """
+        self.made()
+        if region not in (Region.GLOBALS, Region.LOCALS):
+            raise ValueError(f"region {region}: only GLOBALS and LOCALS have variables")
+        divide_region(&self.m, region, list(variables))
 
     # -- programs ---------------------------------------------------------------------------------
 
@@ -389,9 +381,7 @@ cdef class Runtime:
     def allocated(self, uint64_t address, uint64_t size):
         """Whether [address, address + size) is scratch memory that this clause allocated."""
         self.made()
-        cdef uint64_t offset = address & LOW32
-        return ((address >> 32) - BASE == <uint64_t>R_SCRATCH and offset <= self.m.scratch_at
-                and size <= self.m.scratch_at - offset)
+        return bool(allocated(&self.m, address, size))
 
     def keep(self, bytes content):
         """Copy a string to scratch memory, truncated to the string size, and return its address."""
@@ -777,6 +767,7 @@ memset(HELPERS, 0, sizeof(HELPERS))
 HELPERS[<int>Helper.LOAD] = h_load
 HELPERS[<int>Helper.STORE] = h_store
 HELPERS[<int>Helper.COPY] = h_copy
+HELPERS[<int>Helper.BCOPY] = h_bcopy
 HELPERS[<int>Helper.COPY_TEXT] = h_copy_text
 HELPERS[<int>Helper.KEY_TEXT] = h_key_text
 HELPERS[<int>Helper.COMPARE_TEXT] = h_compare_text

@@ -1,6 +1,6 @@
 """Assembler for BPF functions, with symbolic jump targets and 64-bit constants."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from dtrace.bpf.encoding import (
     HELPER,
@@ -184,7 +184,7 @@ class Assembler:
             distance = self._labels[number] - slot - 1
             if not -(1 << 15) <= distance < 1 << 15:
                 raise ProgramTooLarge
-            self.instructions[index] = replace(self.instructions[index], offset=distance)
+            self.instructions[index] = self.instructions[index]._replace(offset=distance)
         self._jumps = []
         return self.instructions
 

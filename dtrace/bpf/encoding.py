@@ -8,7 +8,7 @@ bytes.
 import enum
 import functools
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 SIZE = 8
 REGISTERS = 11  # number of registers: r0 to r10
@@ -92,8 +92,7 @@ VALUE, REGION = 0, 2
 HELPER, LOCAL = 0, 1
 
 
-@dataclass(frozen=True)
-class BpfInstruction:
+class BpfInstruction(NamedTuple):
     """A BPF instruction.
 
     :param wide: the upper half of a 64-bit immediate; None for any other instruction.
@@ -199,6 +198,7 @@ def decode(code: bytes) -> tuple[BpfInstruction | None, ...]:
         raise EncodingError(f"the code has {len(code)} bytes, which is not a multiple of the "
                             "instruction size (8)")
     instructions: list[BpfInstruction | None] = []
+    legal: set[BpfInstruction] = set()  # most instructions occur more than once
     at = 0
     while at < len(code):
         opcode, registers, offset, immediate = LAYOUT.unpack_from(code, at)
@@ -212,9 +212,10 @@ def decode(code: bytes) -> tuple[BpfInstruction | None, ...]:
                 raise EncodingError(f"instruction {at // SIZE}: in the last 8 bytes of this "
                                     "16-byte instruction, only the immediate may be nonzero")
         i = BpfInstruction(opcode, registers & 15, registers >> 4, offset, immediate, wide)
-        if not _legal(i):
+        if i not in legal and not _legal(i):
             raise EncodingError(
                 f"instruction {at // SIZE}: {code[at : at + SIZE].hex()} is not a BPF instruction")
+        legal.add(i)
         instructions.append(i)
         if wide is not None:
             instructions.append(None)

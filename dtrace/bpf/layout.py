@@ -99,6 +99,7 @@ class Helper(enum.IntEnum):
     ALLOCATE = 17  # (size): allocate scratch memory and return its address
     STOP = 18  # (): end tracing after this firing
     COPY_REFERENCE = 19  # (to, memref() pair, maximum): copy the memory, preceded by its length
+    BCOPY = 20  # (to, from, size): copy bytes to scratch memory that the clause has allocated
     DESTRUCTIVE = 40  # ID of the first helper for ``ON_HOST`` (``dtrace/d/compile/actions.py``)
     VARIABLE = 32  # (index, argument): return a variable that only the host can read
     STACK = 33  # (to, frames, user): write the addresses of a kernel or user stack

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from dtrace.bpf.assembler import Assembler
 from dtrace.bpf.encoding import HELPER, SIZE, BpfInstruction, BpfJump, Class
@@ -91,7 +91,7 @@ class Linker:
                 actions += [function.actions[number]] * (1 if i.wide is None else 2)
                 called = function.calls.get(number)
                 if called is not None:
-                    i = replace(i, immediate=offsets[called] - slot - 1)
+                    i = i._replace(immediate=offsets[called] - slot - 1)
                 instructions.append(i)
                 slot += 1 if i.wide is None else 2
         code = b"".join(i.encode() for i in instructions)

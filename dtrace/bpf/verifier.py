@@ -7,7 +7,7 @@ check all other addresses at run time.
 """
 
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dtrace.bpf.encoding import (
     BYTES,
@@ -27,14 +27,14 @@ from dtrace.bpf.encoding import (
 MAX_DEPTH = 8
 ARGUMENTS = range(1, 6)  # argument registers, which a call clobbers
 KEPT = range(6, 10)  # callee-saved registers
+ONLY_FRAME = ((FRAME, 0),)  # the frame pointer is the only pointer into the frame
 
 
 class VerifierError(Exception):
     """Error that says which instruction is rejected and why."""
 
 
-@dataclass(frozen=True)
-class KnownState:
+class KnownState(NamedTuple):
     """Facts that hold before an instruction on every path to that instruction.
 
     :param written: bit mask of the registers that have a value.
@@ -45,6 +45,13 @@ class KnownState:
     written: int
     frames: tuple[tuple[int, int], ...]
     stack: int
+
+    def frame(self, register: int) -> int | None:
+        """Return the distance of a pointer from the frame's end, or None if it points elsewhere."""
+        for one, distance in self.frames:
+            if one == register:
+                return distance
+        return None
 
     def joined(self, other: "KnownState") -> "KnownState":
         """Return the facts that hold on both of two paths to an instruction."""
@@ -99,7 +106,7 @@ class _Function:
 
     def walk(self) -> set[int]:
         """Check all instructions of the function, and return the functions that they call."""
-        self.states[self.start] = KnownState(1 << 1 | 1 << FRAME, ((FRAME, 0),), 0)
+        self.states[self.start] = KnownState(1 << 1 | 1 << FRAME, ONLY_FRAME, 0)
         for at in range(self.start, self.end):
             i, state = self.instructions[at], self.states.get(at)
             if i is None:
@@ -115,7 +122,7 @@ class _Function:
         if target >= self.end or self.instructions[target] is None:
             raise self.fail(at, "continues or jumps outside the function")
         known = self.states.get(target)
-        self.states[target] = state if known is None else known.joined(state)
+        self.states[target] = state if known is None or known is state else known.joined(state)
 
     def _read(self, at: int, state: KnownState, register: int) -> None:
         if not state.written >> register & 1:
@@ -125,7 +132,11 @@ class _Function:
                frame: int | None = None) -> KnownState:
         if register == FRAME:
             raise self.fail(at, "writes the frame pointer")
-        frames = tuple(f for f in state.frames if f[0] != register)
+        frames = state.frames
+        if frames != ONLY_FRAME:
+            frames = tuple(f for f in frames if f[0] != register)
+        elif frame is None and state.written >> register & 1:
+            return state
         if frame is not None:
             frames = tuple(sorted((*frames, (register, frame))))
         return KnownState(state.written | 1 << register, frames, state.stack)
@@ -146,16 +157,15 @@ class _Function:
 
     def _alu(self, at: int, i: BpfInstruction, state: KnownState, kind: int) -> KnownState:
         operation = i.opcode & 0xF0
-        frames = dict(state.frames)
         frame = None
-        if operation not in (Alu.MOV,):
+        if operation != Alu.MOV:
             self._read(at, state, i.destination)
         if i.opcode & X and operation != Alu.END:
             self._read(at, state, i.source)
         if kind == Class.ALU64 and operation == Alu.MOV and i.opcode & X and not i.offset:
-            frame = frames.get(i.source)
+            frame = state.frame(i.source)
         if kind == Class.ALU64 and operation == Alu.ADD and not i.opcode & X:
-            base = frames.get(i.destination)
+            base = state.frame(i.destination)
             frame = None if base is None else base + i.immediate
         return self._wrote(at, state, i.destination, frame)
 
@@ -166,7 +176,7 @@ class _Function:
         self._read(at, state, base)
         if kind == Class.STX:
             self._read(at, state, i.source)
-        frame = dict(state.frames).get(base)
+        frame = state.frame(base)
         if frame is not None:
             low = STACK + frame + i.offset
             if not 0 <= low <= STACK - size:
@@ -174,7 +184,7 @@ class _Function:
             mask = ((1 << size) - 1) << low
             if loads and state.stack & mask != mask:
                 raise self.fail(at, "reads bytes of the frame that have no value")
-            if not loads:
+            if not loads and state.stack & mask != mask:
                 state = KnownState(state.written, state.frames, state.stack | mask)
         return self._wrote(at, state, i.destination) if loads else state
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from dtrace.debug.kernel_types import kernel_types
 from dwarf.debug_file import DebugDataError
 from dwarf.types import Array, Pointer, Structure, Type, Types, declare, find_member, size_of, strip
+from emu.elf.symbols import KINDS
 from emu.host.errors import KinstError
 from emu.machine.machine import Machine
 
@@ -165,7 +166,7 @@ class Places:
             symbol = next((s for s in machine.image.symbols.named(name)
                            if s.module_name == module), None)
         if symbol is None:
-            advice = machine.image.symbols.advice(name)
+            advice = machine.image.symbols.advice(name, KINDS)
             raise self._wrong(f"the kernel has no symbol '{name}'"
                               + (f" ({advice})" if advice else ""))
         kind = self._asked(lambda types: types.variable(name, symbol.address))

@@ -91,7 +91,7 @@ class KernelSurroundings:
         declare them with the same types.
         """
         self._clause, self.probe = probes, probes[0] if probes else None
-        if self.probe is not None:
+        if self.probe is not None and len(probes) > 1:
             declaration = self._declaration(self.probe)
             if any(self._declaration(probe) != declaration for probe in probes):
                 self.probe = None
@@ -359,6 +359,9 @@ class KernelSurroundings:
         if types:
             return [_unqualified(text) for text in types]
         returns = static is None and probe.name == "return"
+        procedure = self._procedure() if static is None and not returns else None
+        if procedure is not None:
+            return [_listed(one.type) for one in procedure.parameters[:MOST_ARGUMENTS]]
         while len(types) < MOST_ARGUMENTS:
             kind = self.argument(len(types))
             if kind is None and not (returns and not types):
@@ -407,6 +410,7 @@ def _listed(kind: Type) -> str:
     return _unqualified(declare(kind))
 
 
+@functools.lru_cache(1 << 14)
 def _unqualified(text: str) -> str:
     """Return the name of a type as dtrace(1) prints it: without qualifiers."""
     text = re.sub(r"\b(?:const|volatile|restrict)\b ?", "", text)

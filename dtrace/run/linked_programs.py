@@ -24,6 +24,7 @@ from dtrace.run.hosted import Hosted, Values
 from dtrace.run.render import Symbols
 from dtrace.run.structured import Row
 from emu.host.errors import KinstError
+from emu.host.system import parent_of
 
 RECORD_SIZE = 1 << 20
 SCRATCH = 1 << 20
@@ -147,7 +148,7 @@ class LinkedPrograms:
         # (start of the current interval, time in ns spent in chill() since then)
         self._chilled = 0, 0
         if self.guest is None:
-            self.hosted.parent = parent
+            self.hosted.parent = parent_of
         else:
             self.guest.by_line = options.given("stackline")
             self.hosted.stack = partial(
@@ -172,6 +173,8 @@ class LinkedPrograms:
             options.number("aggsize"), bufsize, POLICIES[options.text("bufpolicy")],
             (options.number("nspec"), options.number("specsize")), storage.string_size,
             self.hosted.helpers())
+        self.runtime.divide(Region.GLOBALS, storage.globals)
+        self.runtime.divide(Region.LOCALS, storage.locals)
         self.hosted.runtime = self.runtime
         self.runtime.faults, self.runtime.actions = self._fault, self._action
         if self.guest is not None:
@@ -390,12 +393,3 @@ def _in_units(size: int) -> str:
     if unit and size % (1 << 10 * unit) == 0:
         return f"{size >> 10 * unit}{' kmgtpe'[unit]}"
     return f"{size} bytes"
-
-
-def parent(pid: int) -> int:
-    """Return the parent ID of a host process, or 0 if the ID is unknown."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return int(file.read().rpartition(")")[2].split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0

@@ -299,8 +299,9 @@ def _stack_lines(content: bytes, flags: str, wide: int, symbols: Symbols) -> str
 
 
 def moment(letter: str, nanoseconds: int) -> str:
-    """Format nanoseconds since 1970 as a date in the local time zone."""
-    when = datetime.datetime.fromtimestamp(nanoseconds // 10**9).astimezone()
+    """Format nanoseconds since 1970 as a date in the local time zone; round as C, towards 0."""
+    seconds = nanoseconds // 10**9 if nanoseconds >= 0 else -(-nanoseconds // 10**9)
+    when = datetime.datetime.fromtimestamp(seconds).astimezone()
     if letter == "Y":
         return f"{when:%Y %b} {when.day:2d} {when:%H:%M:%S}"
     return when.strftime("%a, %d %b %G %T %Z")
@@ -429,7 +430,7 @@ class Typed:
         for member in kind.members:
             at, size = member.offset // 8, width(member.type)
             name = typed_name(member.type)
-            if not name.endswith("*"):
+            if not name.endswith(("*", " ")):  # "union " without a name ends with a space
                 name += " "
             bits = None
             suffix = ""

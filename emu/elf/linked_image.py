@@ -12,7 +12,7 @@ from pathlib import Path
 from emu.elf.image import Image
 from emu.elf.kernel_module import PAGE, Module, ModuleFile
 from emu.elf.reader import read_file
-from emu.elf.symbols import KERNEL, KINDS, Symbol, SymbolTable
+from emu.elf.symbols import FUNCTIONS, KERNEL, KINDS, Symbol, SymbolTable
 from emu.host.errors import ImageError
 
 MAX_MODULES = 256
@@ -48,9 +48,12 @@ class LinkedSymbols(SymbolTable):
         symbols = (table.find(name) for table in self._tables)
         return next((symbol for symbol in symbols if symbol is not None), None)
 
-    def similar(self, name: str) -> list[str]:
-        """Return up to three function names that resemble the given name."""
-        near = {text for table in self._tables for text in table.similar(name)}
+    def similar(self, name: str, kinds: Collection[int] = FUNCTIONS) -> list[str]:
+        """Return up to three names that resemble the given name.
+
+        :param kinds: types of the symbols (``STT_`` numbers).
+        """
+        near = {text for table in self._tables for text in table.similar(name, kinds)}
         return difflib.get_close_matches(name, near, 3, 0.8)
 
     def names(self, kinds: Collection[int] = KINDS) -> set[str]:

@@ -14,6 +14,7 @@ from emu.host.printable import name as printable_name
 SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym: st_name, st_info, st_other, st_shndx, value, size
 STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_GNU_IFUNC = 0, 1, 2, 10
 KINDS = (STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_GNU_IFUNC)
+FUNCTIONS = (STT_FUNC,)
 SHN_UNDEF = 0
 MAX_NAME = 4096
 MOST_COVERED = 16  # maximum total size of all functions, as a multiple of the code size
@@ -172,14 +173,20 @@ class SymbolTable:
                 addresses.setdefault(name, value)
         return addresses
 
-    def similar(self, name: str) -> list[str]:
-        """Return up to three function names that resemble the given name."""
-        names = {self._text(e[2]) for e in self._entries if e[3] == STT_FUNC}
+    def similar(self, name: str, kinds: Collection[int] = FUNCTIONS) -> list[str]:
+        """Return up to three names that resemble the given name.
+
+        :param kinds: types of the symbols (``STT_`` numbers).
+        """
+        names = {self._text(e[2]) for e in self._entries if e[3] in kinds}
         return difflib.get_close_matches(name, names, 3, 0.8)
 
-    def advice(self, name: str) -> str:
-        """Return what may help if there is no symbol with the given name, or nothing."""
-        near = self.similar(name)
+    def advice(self, name: str, kinds: Collection[int] = FUNCTIONS) -> str:
+        """Return what may help if there is no symbol with the given name, or nothing.
+
+        :param kinds: types of the symbols that may be meant.
+        """
+        near = self.similar(name, kinds)
         meant = [f"did you mean {', '.join(near)}?"] if near else []
         return " ".join([*meant, *([self.incomplete] if self.stripped else [])])
 

@@ -4,6 +4,7 @@ A pattern does not select functions without a frame, which FreeBSD's kinst never
 mostly assembly code that DTrace's own path may need.
 """
 
+import array
 from collections.abc import Callable
 
 from dwarf.debug_file import DebugDataError
@@ -82,7 +83,7 @@ def _ends_by_pattern(probes: ProbeTable, wanted: Wanted, index: Callable[[], Deb
 
 
 def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = False,
-           module: str = "") -> list[int]:
+           module: str = "") -> "array.array[int]":
     """Create the probes that ``kinst:module:function:name`` describes.
 
     :param name: a decimal offset, a pattern of offsets, or empty for every instruction that can be
@@ -106,16 +107,16 @@ def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = Fal
         frames = {s: breakpoints.boundaries(s)[2] for s in symbols}
         symbols = [s for s in symbols if frames[s]]
         breakpoints.left_out |= {s.name: FRAMELESS for s, framed in frames.items() if not framed}
-    made: list[int] = []
+    made = array.array("I")  # there may be millions
     refusal: ProbeError | None = None
     for symbol in symbols:
         if not name.strip("*"):
-            made += breakpoints.add_all(symbol)
+            made.extend(breakpoints.add_all(symbol))
             continue
         if is_glob(name):
-            made += [breakpoints.add(symbol, ProbeKind.OFFSET, i)
+            made.extend([breakpoints.add(symbol, ProbeKind.OFFSET, i)
                      for i in breakpoints.instructions(symbol)
-                     if matches(name, str(i.offset)) and not isinstance(i.verdict, Refuse)]
+                     if matches(name, str(i.offset)) and not isinstance(i.verdict, Refuse)])
             continue
         try:
             instruction = _at_offset(where, symbol, breakpoints.instructions(symbol),

@@ -1,7 +1,7 @@
 """Base class of probe providers, and the types of their input and output."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -73,7 +73,7 @@ class MadeProbes:
     :param copies: probe number -> the inline copies that are entered at the probe.
     """
 
-    numbers: list[int]
+    numbers: MutableSequence[int]
     text: list[str]
     reports: list[str]
     copies: dict[int, list[Function]] = field(default_factory=dict)

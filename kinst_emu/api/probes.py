@@ -54,7 +54,7 @@ class Probes:
         self._table, self._copies = breakpoints, made.copies
         self._places.clear()
         self._arguments = None
-        return made.numbers
+        return list(made.numbers)
 
     def fired(self, probe: Probe, read: Callable[[str], int]) -> None:
         """Count a firing, and call the callback or record the firing."""

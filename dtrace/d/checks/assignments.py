@@ -82,7 +82,7 @@ def check_assign(env: Environment, node: syntax.Assign) -> syntax.Expression:
     elif not fits(left.kind, right) or is_void(right.kind):
         raise incompatible(left, "=", right, place)
     _writable(left, "=", place)
-    node.right = _held(left, right)
+    node.right, node.writable = _held(left, right), True
     return typed(node, left.kind)
 
 
@@ -129,7 +129,7 @@ def _modify(env: Environment, node: syntax.Assign) -> syntax.Expression:
         if not is_integer(right.kind) and not pointers_compatible(left.kind, right.kind):
             raise incompatible(left, shown, right, place)
     _writable(left, shown, place)
-    node.right = _held(left, right)
+    node.right, node.writable = _held(left, right), True
     return typed(node, left.kind)
 
 

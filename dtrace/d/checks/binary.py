@@ -100,6 +100,7 @@ def _comma(node: syntax.Binary) -> syntax.Expression:
         if is_dynamic(side.kind):
             raise DError(
                 "D_OP_DYN", "operator , operands cannot be of dynamic type", node.place)
+    node.writable = node.right.writable
     return typed(node, node.right.kind)
 
 
@@ -130,10 +131,8 @@ def _additive(env: Environment, node: syntax.Binary, left: syntax.Expression,
         if is_integer(first) and is_integer(second):
             return typed(node, arithmetic(first, second))
         if counts(first) and is_integer(second):
-            node.writable = left.writable
             return typed(node, decayed(first))
         if node.operator == "+" and is_integer(first) and counts(second):
-            node.writable = right.writable
             return typed(node, decayed(second))
         if node.operator == "-" and counts(first) and counts(second) and pointers_compatible(
                 decayed(first), decayed(second)):

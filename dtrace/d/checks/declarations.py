@@ -5,7 +5,7 @@ from dtrace.d.checks.environment import Environment
 from dtrace.d.language import syntax
 from dtrace.d.language.errors import DError
 from dtrace.d.language.identifiers import CONTEXT, FUNCTIONS, HOSTED, Scope, Variable
-from dtrace.d.language.types import compatible, is_void, pointer_to, spelled
+from dtrace.d.language.types import compatible, is_undefined, is_void, pointer_to, spelled
 from dwarf.types import Incomplete, Procedure, Structure, find_member, strip
 
 
@@ -35,8 +35,7 @@ def declare(env: Environment, node: syntax.Declaration) -> None:
         return
     if is_void(kind):
         raise DError("D_DECL_VOIDOBJ", f"cannot have void object: {name}", place)
-    stripped = strip(kind)
-    if isinstance(stripped, Incomplete) or (isinstance(stripped, Structure) and not stripped.size):
+    if is_undefined(kind):
         raise DError(
             "D_DECL_INCOMPLETE", f"incomplete struct/union/enum {spelled(kind)}: {name}", place)
     env.new(Variable(name, scope, kind, node.keys, known=True))

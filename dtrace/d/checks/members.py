@@ -8,8 +8,8 @@ from dtrace.d.checks.variables import scoped_variable
 from dtrace.d.language import syntax
 from dtrace.d.language.errors import DError
 from dtrace.d.language.identifiers import Scope
-from dtrace.d.language.types import INT, is_array, is_pointer, pointed, spelled
-from dwarf.types import Incomplete, Member, Structure, find_member
+from dtrace.d.language.types import INT, is_array, pointed, spelled
+from dwarf.types import Incomplete, Member, Pointer, Structure, find_member, strip
 
 LOCALS = "local"  # not in FreeBSD, where a program can define a variable of this name
 
@@ -33,7 +33,7 @@ def check_member(env: Environment, node: syntax.MemberAccess) -> syntax.Expressi
     if isinstance(base, syntax.Translated):
         return _translated_member(env, base, node)
     if node.arrow:
-        if not is_pointer(base.kind):
+        if not isinstance(strip(base.kind), Pointer):  # nor does an array decay here
             raise DError("D_OP_PTR", f"operator {operator} must be applied to a pointer", place)
         holder = env.complete(pointed(base.kind))
     else:

@@ -93,7 +93,6 @@ def _address(node: syntax.Unary, operand: syntax.Expression) -> syntax.Expressio
         raise DError("D_ADDROF_LVAL", "unacceptable operand for unary & operator", place)
     if isinstance(operand, syntax.MemberUse) and operand.width is not None:
         raise DError("D_ADDROF_BITFIELD", "cannot take address of bit-field", place)
-    node.writable = operand.writable
     return typed(node, pointer_to(operand.kind))
 
 
@@ -112,7 +111,10 @@ def _dereference(env: Environment, node: syntax.Unary, operand: syntax.Expressio
         raise DError("D_DEREF_VOID", "cannot dereference pointer to void", place)
     if isinstance(strip(inner), Procedure):
         raise DError("D_DEREF_FUNC", "cannot dereference pointer to function", place)
-    node.lvalue, node.writable = not is_array(inner), operand.writable
+    node.lvalue = not is_array(inner)
+    # As in DTrace, ``*(a + i)``, which is ``a[i]``, is writable if ``a`` is; the sum itself is not.
+    base = operand.left if isinstance(operand, syntax.Binary) and operand.operator == "+" else None
+    node.writable = operand.writable or (base is not None and base.writable)
     return typed(node, inner)
 
 
@@ -132,7 +134,7 @@ def _increment(env: Environment, node: syntax.Unary) -> syntax.Expression:
     if not operand.writable:
         raise DError("D_OP_WRITE",
                      f"operator {shown} can only be applied to a writable variable", place)
-    node.operand = operand
+    node.operand, node.writable = operand, True
     return typed(node, kind)
 
 
@@ -189,5 +191,5 @@ def check_cast(env: Environment, node: syntax.Cast) -> syntax.Expression:
     if isinstance(operand, syntax.Number) and is_integer(to):
         return constant(
             node.place, constants.converted(operand.value, given, to), to)
-    node.writable = isinstance(strip(to), Pointer) or operand.writable
+    node.writable = isinstance(strip(to), Pointer)
     return typed(node, to)

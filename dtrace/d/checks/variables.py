@@ -162,7 +162,9 @@ def expand_inline(env: Environment, place: SourcePlace, inline: syntax.Inline,
     if result is value and is_scalar(value.kind):  # also if the types are equal, as in DTrace
         result = typed(syntax.Cast(place, inline.type, value), inline.type)
     if result is not value:
-        result.lvalue, result.writable = value.lvalue, value.writable
+        result.lvalue = value.lvalue
+    # As in DTrace, only another name of a variable can be written.
+    result.writable = isinstance(value, syntax.VariableUse) and value.writable
     return result
 
 

@@ -5,7 +5,7 @@ that point, the arguments of actions are checked against the actions' own rules
 (``dtrace/d/compile/actions.py``).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dtrace.bpf.assembler import Assembler
 from dtrace.bpf.encoding import BpfJump
@@ -101,13 +101,13 @@ class ClauseCompiler(AggregationCode):
         if self.size > MAX_RECORD:
             raise DError("D_UNKNOWN", f"a record of {self.size} bytes is too large", clause.place)
         if self._sized is not None:
-            out.instructions[self._sized] = replace(
-                out.instructions[self._sized], immediate=self.size)
-            out.instructions[self._sized + 1] = replace(
-                out.instructions[self._sized + 1], immediate=-(-self.counted // 4) * 4)
+            out.instructions[self._sized] = out.instructions[self._sized]._replace(
+                immediate=self.size)
+            out.instructions[self._sized + 1] = out.instructions[self._sized + 1]._replace(
+                immediate=-(-self.counted // 4) * 4)
         if self.speculated is not None and row:
-            out.instructions[self.speculated] = replace(
-                out.instructions[self.speculated], immediate=-(-self.counted // 4) * 4)
+            out.instructions[self.speculated] = out.instructions[self.speculated]._replace(
+                immediate=-(-self.counted // 4) * 4)
         return ClauseFunction(clause, specifier, name, self.size if row else None, self.actions,
                               out, self.counted, self.destructive)
 

@@ -738,7 +738,7 @@ class ExpressionCode(ValueCode):
             for register, slot in zip((2, 1, 3), slots, strict=True):
                 self.out.load(register, FRAME, slot)
             self.drop(len(slots))
-            self.out.helper(Helper.COPY)
+            self.out.helper(Helper.BCOPY)
         elif name == "speculation":
             self.out.helper(Helper.SPECULATION)
         else:

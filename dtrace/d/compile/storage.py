@@ -16,6 +16,8 @@ class Storage:
     :param string_size: maximum size of a string in bytes.
     :param keyed: (size of the value, 0 for a number / 1 for a string / 2 for bytes, whether it is
         thread-local, maximum size of the key) of each variable with a key.
+    :param globals: (offset, size) of each global variable without a key.
+    :param locals: the same of each clause-local variable.
     :param hosted: names of the variables that the program reads and the guest or host provides.
     """
 
@@ -25,6 +27,8 @@ class Storage:
     locals_size: int = 0
     work_size: int = 0
     keyed: list[tuple[int, int, bool, int]] = field(default_factory=list)
+    globals: list[tuple[int, int]] = field(default_factory=list)
+    locals: list[tuple[int, int]] = field(default_factory=list)
     hosted: set[str] = field(default_factory=set)
     _texts: dict[bytes, int] = field(default_factory=dict)
     _zeros: int = 0
@@ -62,8 +66,10 @@ class Storage:
             room = 8 + -(-size // 8) * 8  # the word before a string is 1 if the string is NULL
             if variable.scope is Scope.LOCAL:
                 variable.offset, self.locals_size = self.locals_size + 8, self.locals_size + room
+                self.locals.append((variable.offset, size))
             else:
                 variable.offset, self.globals_size = self.globals_size + 8, self.globals_size + room
+                self.globals.append((variable.offset, size))
 
     def key_size(self, kind: Type) -> int:
         """Return the maximum size in bytes that a value of a type has in a key."""

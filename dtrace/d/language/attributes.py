@@ -1,5 +1,6 @@
 """D's stability attributes and versions, for pragmas and options (DTrace guide, "Stability")."""
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 
@@ -48,6 +49,7 @@ OTHERS = {"curthread": "Stable/Private/Common"}
 GLOB = re.compile(r"[*?\[]")
 
 
+@functools.lru_cache(1 << 10)
 def least(*attributes: str) -> str:
     """Combine attributes: return the lowest value of each part (names, data, class)."""
     parts = []

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from dtrace.d.language import constants, syntax
 from dtrace.d.language.errors import DError, SourcePlace
-from dtrace.d.language.types import INT, Universe, is_dynamic, is_void, spelled, width
+from dtrace.d.language.types import INT, Universe, is_dynamic, is_undefined, is_void, spelled, width
 from dwarf.types import (
     Array,
     Enumeration,
@@ -261,8 +261,9 @@ def member_layout(word: str, entries: Sequence[Entry], universe: Universe
                   ) -> tuple[int, list[Member]]:
     """Return the size of a structure or union, and its members.
 
-    D's own structures differ from C's: each member begins at a byte boundary, aligned for its type;
-    bit-fields are not packed together, and there is no padding at the end.
+    D's own structures differ from C's: each member begins at a byte boundary, aligned for its type,
+    or if it is a structure, for the first member of that; bit-fields are not packed together, and
+    there is no padding at the end.
     """
     members: list[Member] = []
     names: set[str] = set()
@@ -274,13 +275,12 @@ def member_layout(word: str, entries: Sequence[Entry], universe: Universe
         if declarator.keys() is not None:
             raise DError("D_DECL_DYNOBJ", f"cannot have dynamic member: {name}", place)
         kind = apply(specifiers, declarator, universe)
-        found = strip(kind)
         if "`" in name:
             raise DError("D_DECL_SCOPE", "D scoping operator may not be used in a member name "
                          f"({name})", place)
         if is_dynamic(kind):
             raise DError("D_DECL_DYNOBJ", f"cannot have dynamic member: {name}", place)
-        if isinstance(found, Incomplete) or (isinstance(found, Structure) and not found.size):
+        if is_undefined(kind):
             raise DError("D_DECL_INCOMPLETE", "incomplete struct/union/enum "
                          f"{spelled(kind)}: {name}", place)
         octets = width(kind)
@@ -324,8 +324,11 @@ def _alignment(kind: Type, known: dict[int, int] | None = None) -> int:
         kind = strip(kind.element)
     if isinstance(kind, Structure):
         if id(kind) not in known:
-            known[id(kind)] = max(
-                [_alignment(member.type, known) for member in kind.members], default=1)
+            # As in DTrace, a structure is aligned as its first member, a union as any member.
+            members = kind.members[:1] if kind.kind == "struct" else kind.members
+            known[id(kind)] = max([
+                _alignment(member.type, known) if member.width is None or not kind.of_program
+                else _storage(member.width) for member in members], default=1)
         return known[id(kind)]
     return max(width(kind), 1)
 

@@ -1,12 +1,11 @@
 """Errors in D programs, worded as in dtrace(1)."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from emu.host.errors import KinstError
 
 
-@dataclass(frozen=True)
-class SourcePlace:
+class SourcePlace(NamedTuple):
     """Position in a D program; lines and columns are counted from 1."""
 
     line: int

@@ -7,6 +7,7 @@ The parser chooses the mode before it asks for a token.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dtrace.calls.strings import unescape_c
 from dtrace.d.language.errors import DError, SourcePlace
@@ -48,8 +49,7 @@ PREDICATE_END = re.compile(r"/[ \t\v\f\r\n]*(?=[{;]|\Z)")
 LINE_MARKER = re.compile(r'(?:line)?[ \t]*([0-9]+)[ \t]*(?:"([^"]*)")?.*')
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """A token of a D program.
 
     :param kind: "name", "keyword", "integer", "string", "aggregation", "description",

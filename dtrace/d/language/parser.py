@@ -43,6 +43,9 @@ TYPE_WORDS = ("void", "char", "short", "int", "long", "float", "double", "signed
               "userland", "string")
 
 
+POSTFIX = ("[", "(", ".", "->", "++", "--")  # begin what may follow an expression
+
+
 Built = TypeVar("Built", bound=syntax.Expression)
 
 
@@ -73,6 +76,8 @@ class Parser:
     def peek(self, ahead: int = 0) -> Token:
         """Return the token that is a given number of tokens ahead, without consuming it."""
         following = self._next
+        if following and not ahead:
+            return following[0]
         while len(following) <= ahead:
             following.append(
                 self.lexer.between() if self._between else self.lexer.expression())
@@ -87,7 +92,7 @@ class Parser:
     def at(self, text: str, ahead: int = 0) -> bool:
         """Return whether a token ahead is the given punctuation or keyword."""
         token = self.peek(ahead)
-        return token.kind in ("punctuation", "keyword") and token.text == text
+        return token.text == text and token.kind in ("punctuation", "keyword")
 
     def accept(self, text: str) -> bool:
         """Consume the next token if it is the given punctuation or keyword."""
@@ -650,7 +655,8 @@ class Parser:
 
     def _cast(self) -> syntax.Expression:
         token = self.peek()
-        if self.at("(") and self.at_type(1) and not self._assigned(2):
+        if (token.kind == "punctuation" and token.text == "(" and self.at_type(1)
+                and not self._assigned(2)):
             self.deeper(token.place)
             self.take()
             to = self.type_name()
@@ -680,6 +686,8 @@ class Parser:
             self.take()
             operand = self._cast()
             found = self.built(syntax.Unary(place, token.text, operand), operand)
+        elif token.kind != "keyword":
+            found = self._postfix(self._primary())
         elif self.at("sizeof"):
             self.take()
             if self.at("(") and self.at_type(1):
@@ -700,7 +708,10 @@ class Parser:
 
     def _postfix(self, value: syntax.Expression) -> syntax.Expression:
         while True:
-            place = self.peek().place
+            token = self.peek()
+            if token.text not in POSTFIX or token.kind != "punctuation":
+                return value
+            place = token.place
             if self.accept("["):
                 keys = self._arguments("]")
                 if not keys:
@@ -726,10 +737,8 @@ class Parser:
                     self._next.insert(0, name)
                     self.wrong()
                 value = self.built(syntax.MemberAccess(place, value, arrow, name.text), value)
-            elif self.at("++") or self.at("--"):
+            else:  # ++ or --
                 value = self.built(syntax.Unary(place, "x" + self.take().text, value), value)
-            else:
-                return value
 
     def _arguments(self, closing: str) -> list[syntax.Expression]:
         found: list[syntax.Expression] = []

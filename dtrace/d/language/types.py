@@ -100,6 +100,14 @@ def is_pointer(kind: Type) -> bool:
     return isinstance(strip(kind), Pointer | Array) and not is_string(kind)
 
 
+def is_undefined(kind: Type) -> bool:
+    """Return whether a type, or that of an array's elements, is declared but not defined."""
+    kind = strip(kind)
+    while isinstance(kind, Array):
+        kind = strip(kind.element)
+    return isinstance(kind, Incomplete) or (isinstance(kind, Structure) and not kind.size)
+
+
 def is_void(kind: Type) -> bool:
     """Return whether a type is ``void``."""
     return isinstance(strip(kind), Void) and special(kind) is None
@@ -164,8 +172,14 @@ def pointer_to(kind: Type) -> Pointer:
 
 
 def width(kind: Type) -> int:
-    """Return the size of a type in bytes, or 0 for ``void``, functions and incomplete types."""
-    return 0 if isinstance(strip(kind), Void | Procedure | Incomplete) else size_of(kind)
+    """Return the size of a type in bytes, or 0 for ``void``, functions and incomplete types.
+
+    An array whose elements have no size has none.
+    """
+    element = strip(kind)
+    while isinstance(element, Array):
+        element = strip(element.element)
+    return 0 if isinstance(element, Void | Procedure | Incomplete) else size_of(kind)
 
 
 _ORDER = {kind: number for number, kind in enumerate((

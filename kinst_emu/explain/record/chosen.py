@@ -165,8 +165,8 @@ def _made(breakpoints: Breakpoints, image: Image, provider: str, module: str, fu
     """Create the probes for a function and its inline copies; return the probe numbers."""
     if provider != fbt.PROVIDER:
         try:
-            return inline.create(breakpoints, debug_index(image), function, name,
-                                 module=module).numbers
+            return list(inline.create(breakpoints, debug_index(image), function, name,
+                                      module=module).numbers)
         except DebugDataError:
             pass  # without debug data, inline copies are unknown: use only FBT's probes
     return list(fbt.create(breakpoints, function, name, module=module))

@@ -194,7 +194,7 @@ def test_arbitrary_bytes_decode_or_raise_an_encoding_error(content):
 ANY = st.builds(
     BpfInstruction, st.integers(0, 255).filter(lambda o: o != WIDE), st.integers(0, 10),
     st.integers(0, 10), st.sampled_from([0, 1, 2, -1, 8, 16, 32, -8]),
-    st.sampled_from([0, 1, -1, 16, 32, 64, 7, 1 << 30]))
+    st.sampled_from([0, 1, -1, 16, 32, 64, 7, 1 << 30]), st.none())
 
 
 @settings(max_examples=400, deadline=None)
