@@ -9,8 +9,9 @@
 #                the tests with it
 # make docs      build the documentation as a web site in build/site
 # make man       generate the manual pages in build/man
-# make wheels    build a manylinux wheel with the kernels, the userland and the manual pages, for the
-#                Python of .venv, in build/wheels; builds of the same commit are identical
+# make wheels    build manylinux wheels with the kernels, the userland and the manual pages in
+#                build/wheels, for each supported Python of this machine, or for those that
+#                PYTHONS="python3.12 ..." names
 # make bench     run the benchmarks (FreeBSD kernels: KINST_KERNELS=DIR)
 
 PYTHON ?= python3
@@ -96,25 +97,12 @@ docs: $(DEV)
 
 # The commit time replaces the build time, so that two builds of a commit are identical.
 EPOCH = $(shell git log -1 --format=%ct)
-WHEELS := build/wheels
 
 man: $(DEV)
 	SOURCE_DATE_EPOCH=$(EPOCH) $(BIN)/python docs/man.py build/man
 
-# Build from a copy of the committed files, so that other files do not get into the wheel.
 wheels: images man
-	rm -rf $(WHEELS)
-	mkdir -p $(WHEELS)/tree/build
-	git archive HEAD | tar -x -C $(WHEELS)/tree
-	cp -R build/man $(WHEELS)/tree/build/
-	cp -R images/build $(WHEELS)/tree/images/
-	cd $(WHEELS)/tree && SOURCE_DATE_EPOCH=$(EPOCH) \
-		CFLAGS="-O2 -g0 -ffile-prefix-map=$(CURDIR)/$(WHEELS)/tree=." \
-		$(CURDIR)/$(BIN)/python -m build --wheel --no-isolation --outdir $(CURDIR)/$(WHEELS)/plain
-	SOURCE_DATE_EPOCH=$(EPOCH) PATH="$(CURDIR)/$(BIN):$$PATH" \
-		$(BIN)/auditwheel repair --wheel-dir $(WHEELS) $(WHEELS)/plain/*.whl
-	rm -r $(WHEELS)/plain $(WHEELS)/tree
-	@ls $(WHEELS)/*.whl
+	sh ./make-wheels.sh
 
 # Build in a copy of the source tree, so that the normal build stays intact.
 SANITIZED := build/sanitize

@@ -45,7 +45,7 @@ def cache() -> Path:
 
 
 def environment() -> bytes:
-    """Return the hash of what the modules are made from, except their sources.
+    """Return the hash of everything but the sources that determines the compiled modules.
 
     :raises OSError: if there is no C compiler.
     """

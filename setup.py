@@ -19,7 +19,8 @@ NATIVE = [str(path.relative_to(ROOT)) for path in sorted(
 # the time of the build.
 SHARED = "emu._shared"
 
-JOBS = len(os.sched_getaffinity(0))
+JOBS = (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1)
 # CFLAGS replaces these options.
 OPTIMIZED = [] if "CFLAGS" in os.environ else ["-O2", "-g0"]
 

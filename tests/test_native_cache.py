@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 SCRIPT = Path(__file__).resolve().parent.parent / "native_cache.py"
-# A build that is up to date if the module is newer than its source, as that of setuptools
+# A stand-in for setup.py: like setuptools, it builds a module only if its source is newer.
 SETUP = """
 import os, pathlib, sys
 source, module = pathlib.Path("emu/elf/_rows.pyx"), pathlib.Path({module!r})

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -68,6 +69,15 @@ def test_groff_reports_no_warning_about_the_manuals(manuals):
         done = subprocess.run(["groff", "-man", "-ww", "-z"], input=page, capture_output=True,
                               text=True, check=True)
         assert done.stderr == ""
+
+
+@pytest.mark.parametrize("python", ["/nonexistent/python3", "sh", "cat"])
+def test_no_wheel_is_built_for_something_that_is_no_python(python):
+    done = subprocess.run(["sh", "./make-wheels.sh"], cwd=ROOT, capture_output=True, text=True,
+                          env=os.environ | {"PYTHONS": python}, timeout=60, check=False)
+    assert done.returncode == 1 and not done.stdout
+    assert done.stderr == (f"make-wheels.sh: PYTHONS: {python} is no Python of 3.11 3.12 3.13 3.14 "
+                           "with venv and C headers\n")
 
 
 def test_the_version_appears_only_in_pyproject_and_the_changelog():
