@@ -30,6 +30,13 @@ ASSIGN = ("=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=")
 # Operators whose result depends on the type of an operand, not only on its value
 TYPED = ("/", "%", ">>", "<", "<=", ">", ">=")
 COMPARE = ("==", "!=", "<", "<=", ">", ">=")
+# Variables of the kernel that never change, whose values both tracers must read
+KERNEL_INTEGERS = ("`hz", "`mp_ncpus", "`osreldate", "`tick", "`maxproc")
+KERNEL_STRINGS = ("stringof(`ostype)", "stringof(`osrelease)", "stringof(`machine)")
+# Texts for json() with paths that exist or not, and paths to values of other kinds
+JSON = ((r'{\"a\": 1, \"b\": [true, -2.5e3, \"x\"], \"c\": {\"d\": null, \"e\": {\"f\": \"g\"}}}',
+         ("a", "b", "b[0]", "b[1]", "b[2]", "b[3]", "c", "c.d", "c.e.f", "c.e.g", "z")),
+        (r'[[1, 2], {\"k\": \"v\\u0041\\n\"}, []]', ("[0]", "[0][1]", "[1].k", "[2]", "[2][0]")))
 SWAPS = (("htons", "uint16_t"), ("ntohs", "uint16_t"), ("htonl", "uint32_t"),
          ("ntohl", "uint32_t"), ("htonll", "uint64_t"), ("ntohll", "uint64_t"))
 
@@ -44,6 +51,8 @@ class Scope:
     :ivar constants: names of enumerators and inline constants.
     :ivar enumerations: types such as ``enum e0``.
     :ivar members: members of structures, such as ``x0.a``.
+    :ivar read: members by pointers, such as ``(&x0)->a``, some of which D does not let a program
+        write.
     :ivar functions: names of inline functions with an integer parameter, such as ``twice``.
     :ivar translated: translators: name of the result's structure -> its members.
     :ivar sizes: operands of ``sizeof`` and calls of ``offsetof()``.
@@ -58,6 +67,7 @@ class Scope:
     constants: list[str] = field(default_factory=list)
     enumerations: list[str] = field(default_factory=list)
     members: list[str] = field(default_factory=list)
+    read: list[str] = field(default_factory=list)
     functions: list[str] = field(default_factory=list)
     translated: dict[str, tuple[str, ...]] = field(default_factory=dict)
     sizes: list[str] = field(default_factory=list)
@@ -136,7 +146,7 @@ class Expressions:
         elif form == "table":
             return self._element("int", deeper)
         elif form == "member" and self.scope.members:
-            pieces = (choose.choice(self.scope.members),)
+            pieces = (choose.choice(self.scope.members + self.scope.read),)
         elif form == "inline" and self.scope.functions:
             pieces = (f"{choose.choice(self.scope.functions)}[", self._argument(deeper), "]")
         elif form == "translated" and self.scope.translated:
@@ -190,11 +200,13 @@ class Expressions:
         if depth <= 0 or choose.random() < 0.25:
             if self.scope.strings and choose.random() < 0.4:
                 return Node("string", (choose.choice(self.scope.strings),))
+            if choose.random() < 0.03:
+                return Node("string", (choose.choice(KERNEL_STRINGS),))
             return Node("string", (f'"{choose.choice(STRINGS)}"',))
         deeper = depth - 1
         one, other = functools.partial(self.integer, deeper), functools.partial(self.string, deeper)
         form = choose.choice(("join", "part", "token", "path", "digits", "case", "search",
-                              "conditional", "table"))
+                              "conditional", "table", "json"))
         pieces: tuple[str | Node, ...]
         if form in ("join", "token") and not self.scope.joins:
             return self.string(0)
@@ -224,6 +236,9 @@ class Expressions:
                 pieces = (f"{name}(", other(), f", {letter})")
         elif form == "conditional":
             pieces = ("(", one(), " ? ", other(), " : ", other(), ")")
+        elif form == "json":
+            text, paths = choose.choice(JSON)
+            pieces = (f'json("{text}", "{choose.choice(paths)}")',)
         else:
             return self._element("string", deeper)
         return Node("string", pieces)
@@ -257,6 +272,8 @@ class Expressions:
             return choose.choice(FAR_EDGES)
         if form < 0.85 and self.scope.constants:
             return choose.choice(self.scope.constants)
+        if form < 0.86:
+            return choose.choice(KERNEL_INTEGERS)
         if form < 0.9:
             return choose.choice(("'a'", "'\\n'", "'\\0'", "'ab'", "'\\x41'", "'\\101'"))
         return str(choose.randrange(20))

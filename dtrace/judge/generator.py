@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from dtrace.judge.expressions import INTEGERS, Expressions, Scope
+from dtrace.judge.memory import Memory
 from dtrace.judge.program import Node
 
 # A clause that every program has: it ends a program that no other clause ends.
@@ -50,6 +51,7 @@ class Writer:
 
     def __post_init__(self) -> None:
         self.expressions = Expressions(self.random, self.scope)
+        self.memory = Memory(self.expressions)
 
     def integer(self) -> Node:
         """Return a random integer expression."""
@@ -156,8 +158,11 @@ def _printa(w: Writer) -> Node:
     if w.random.random() < 0.5:
         return _statement(f"printa({name});")
     keys = " ".join("%d" if kind == "int" else "%s" for kind in chosen.keys)
-    return _statement(f'printa("{keys} %@{w.random.choice(("d", "u", "x", "8d", "-8d"))}\\n", '
-                      f"{name});")
+    others = [other for other in dict.fromkeys(w.aggregated)
+              if other != name and w.aggregations[other].keys == chosen.keys]
+    names = [name, *others[: w.random.randrange(2)]]
+    values = " ".join(f"%@{w.random.choice(('d', 'u', 'x', '8d', '-8d'))}" for _name in names)
+    return _statement(f'printa("{keys} {values}\\n", {", ".join(names)});')
 
 
 def _change(w: Writer) -> Node:
@@ -169,7 +174,8 @@ def _change(w: Writer) -> Node:
         f"clear({name});")
     return _statement(w.random.choice((
         clear, f"trunc({name});", f"trunc({name}, {w.random.randrange(-3, 4)});",
-        f"normalize({name}, {w.random.choice((1, 2, 3, 10, 1000))});", f"denormalize({name});")))
+        f"normalize({name}, {w.random.choice((1, 2, 3, 10, 1000, -1, -1000, '0x80000000'))});",
+        f"denormalize({name});")))
 
 
 def _member(w: Writer) -> Node:
@@ -182,6 +188,9 @@ def _structure(w: Writer) -> Node:
     if not w.structures:
         return _print(w)
     name = w.random.choice(w.structures)
+    if name == "x1":
+        return _statement(w.random.choice(("print(x1);", "print(x1.n);", "print(x1.g);",
+                                           "print(x1.h[1]);", "trace(x1);")))
     return _statement(w.random.choice((f"print({name});", f"trace({name});",
                                        f"tracemem(&{name}.a, 12);")))
 
@@ -198,6 +207,10 @@ def _inner(w: Writer) -> Node:
     return w.random.choice((_assign, _assign_string, _printf, _trace, _aggregate))(w)
 
 
+def _memory(w: Writer) -> Node:
+    return w.memory.statement()
+
+
 def _exit(w: Writer) -> Node:
     return _statement("exit(", w.integer() if w.random.random() < 0.3 else str(
         w.random.randrange(4)), ");")
@@ -207,7 +220,7 @@ def _exit(w: Writer) -> Node:
 STATEMENTS: tuple[tuple[int, Callable[[Writer], Node]], ...] = (
     (6, _assign), (4, _assign_string), (3, _assign_element), (3, _trace), (1, _print),
     (8, _printf), (6, _aggregate), (2, _printa), (1, _change), (1, _if), (2, _member),
-    (1, _structure))
+    (1, _structure), (2, _memory))
 
 
 def generated(seed: int) -> Node:
@@ -279,10 +292,14 @@ def _declarations(w: Writer) -> list[Node]:
         elif choose.random() < 0.1:
             name = "llquantize"
             arguments = "".join(f", {value}" for value in choose.choice(LOGARITHMIC))
+        if name.endswith("quantize") and choose.random() < 0.2:
+            arguments += f", {choose.choice((1, 2, 1000, -3))}"
         keys = tuple(choose.choice(("int", "string")) for _ in range(choose.randrange(3)))
         w.aggregations[f"@a{index}" if index else "@"] = Aggregation(name, arguments, keys)
     if choose.random() < 0.5:
         lines += _types(w)
+    if choose.random() < 0.25:
+        lines.append(w.memory.declared())
     return [Node("declaration", (line,), optional=True) for line in lines]
 
 
@@ -298,8 +315,15 @@ def _types(w: Writer) -> list[str]:
     lines.append(f"struct st0 {{ {sizes[0]} a; {sizes[1]} b; unsigned int c : {bits}; "
                  f"int d : {choose.randrange(1, 32)}; {sizes[2]} e[3]; {sizes[3]} f; }};\n"
                  "struct st0 x0;\n")
-    w.structures.append("x0")
-    scope.members += ["x0.a", "x0.b", "x0.c", "x0.d", "x0.e[1]", "x0.f"]
+    lines.append(f"typedef {sizes[1]} ty0;\n"
+                 "struct st1 { struct st0 n; "
+                 f"union {{ ty0 l; char m[{choose.randrange(1, 9)}]; }} g; "
+                 f"struct {{ {sizes[0]} i; ty0 j; }} h[2]; {sizes[2]} *k; }};\nstruct st1 x1;\n")
+    w.structures += ["x0", "x0", "x1"]
+    scope.members += ["x0.a", "x0.b", "x0.c", "x0.d", "x0.e[1]", "x0.f", "x1.n.c", "x1.g.l",
+                      "x1.g.m[0]", "x1.h[1].j", f"(*(({sizes[2]} *)&x0.e[1]))"]
+    scope.read += ["(&x1.n)->b", "(*(&x0.f))", "(&x1.h[0])[1].i", "(&x1.n)->d", "(*(x0.e + 2))",
+                   "(&x0.e[2] - &x0.e[0])"]
     scope.sizes += ["sizeof (x0)", "sizeof (struct st0)", "offsetof(struct st0, f)",
                     "offsetof(struct st0, e)", "sizeof (x0.e)"]
     if choose.random() < 0.7:

@@ -21,6 +21,8 @@ DECISIONS = (
     (ERRORS, re.compile(r"(?m)^(dtrace: error .*: profile:::\S+ invalid address) \(0x[0-9a-f]+\)"),
      r"\1",
      "in an interrupt, FreeBSD's dtrace(1) names another address than the one that was read"),
+    (ERRORS, re.compile(r"(?m)^(dtrace: error .*: invalid alignment) \(0x[0-9a-f]+\)"), r"\1",
+     "the variables of a program have other addresses"),
     (ERRORS, re.compile(r"(?m)^dtrace: [a-z ]+ size lowered to \d+[kmg]?\n"), "",
      "the guest's dtrace(1) makes buffers smaller when the guest's memory is short"),
     (OUTPUT, ROW, r"\1 ID\2",

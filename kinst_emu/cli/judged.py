@@ -1,6 +1,7 @@
 """Run D programs by the guest's dtrace(1) and by kdtrace, and compare the outcomes."""
 
 import contextlib
+import gc
 import io
 import json
 import os
@@ -88,6 +89,18 @@ class Judge:
         return [] if theirs.status is None else differences(theirs, self.ours(program))
 
 
+@contextlib.contextmanager
+def staying() -> Iterator[None]:
+    """Let later collections of garbage skip what is prepared in a ``with`` block.
+
+    What an earlier block has prepared may be collected again.
+    """
+    gc.unfreeze()
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 def kdtrace(kernel: Path, memory: int, program: str, options: Sequence[str] = ()) -> Outcome:
     """Run a program by kdtrace with a base system; unexpected failures are part of the errors.
 
@@ -110,6 +123,7 @@ def kdtrace(kernel: Path, memory: int, program: str, options: Sequence[str] = ()
             except MISTAKES as error:
                 print(f"kdtrace fails: {type(error).__name__}: {error}", file=errors)
                 status = 70
+    gc.collect()  # at once: a machine is part of a cycle, and its memory is hundreds of megabytes
     output.flush()
     return Outcome(status, _shown(content.getvalue()),
                    _shown(errors.getvalue().encode("utf-8", "surrogateescape")))
@@ -183,7 +197,8 @@ class JudgeTask(KeptTask[Item, Verdict, Judge]):
         """
         image = catalog.find(self.kernel)
         check_identity(image, self.identity)
-        return Judge(with_disks(image, [], base=True), self.memory, self.workload)
+        with staying():
+            return Judge(with_disks(image, [], base=True), self.memory, self.workload)
 
     def results(self, prepared: Judge, items: Sequence[Item]) -> list[Verdict]:
         """Run programs on both tracers."""

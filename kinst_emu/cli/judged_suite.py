@@ -22,7 +22,7 @@ from images.systems import with_disks
 from kinst.verify.sweep.task import Task
 from kinst.verify.sweep.workers import check_identity
 from kinst_emu.cli.d_sources import RELEASE, source_of
-from kinst_emu.cli.judged import kdtrace
+from kinst_emu.cli.judged import kdtrace, staying
 from kinst_emu.cli.sweeps import Sweep, progress_bar
 
 # Commands that run in the guest while a test traces, so that probes of the kernel fire: often at
@@ -87,7 +87,8 @@ class SuiteTask(Task[Item, Passed, GuestTracer]):
         """
         image = catalog.find(self.kernel)
         check_identity(image, self.identity)
-        return GuestTracer(with_disks(image, [], base=True), self.memory)
+        with staying():
+            return GuestTracer(with_disks(image, [], base=True), self.memory)
 
     def results(self, prepared: GuestTracer, items: Sequence[Item]) -> list[Passed]:
         """Run tests on both tracers."""

@@ -66,9 +66,8 @@ def show(lists: Sequence[Sequence[ListedProbe]], as_json: bool,
             _show_instructions(listed)
             continue
         for p in listed:
-            print(f"{p.id:5d} {p.provider:>10} {p.module:>17} {p.function:>33} {p.name}")
-            if arguments is not None:
-                print(_details(p, arguments(p)))
+            details = "" if arguments is None else "\n" + _details(p, arguments(p))
+            print(f"{p.id:5d} {p.provider:>10} {p.module:>17} {p.function:>33} {p.name}{details}")
 
 
 def _show_instructions(listed: InstructionProbes) -> None:

@@ -9,10 +9,12 @@ import io
 import pytest
 
 from dtrace.judge.outcome import ERRORS, OUTPUT, Outcome, compared, differences
+from dtrace.run.render import moment
 from emu.host.errors import KinstError
 from kinst_emu.cli.judged import NOT_TEMPORAL
 from kinst_emu.cli.script import trace
 
+HELD = "struct h { int i; long j; }; struct s { int a; struct h h[2]; int *p; }; struct s x;\n"
 LAST = "tick-1s { exit(0); }\n"
 QUIET = "#pragma D option quiet\n"
 FAILED = "dtrace: failed to compile script FILE: line "
@@ -43,6 +45,44 @@ FOUND = {
     "the divisor of normalize() has the size of its type": (
         f"{QUIET}BEGIN {{ @ = sum(-7); normalize(@, -2); printa(\"%@d %@u\\n\", @); }}\n", 0,
         "0 4294967297\n\n", ""),
+    "the address of a member cannot be written through": (
+        f"{QUIET}{HELD}BEGIN {{ *(&x.a) = 1; }}\n", 1, "",
+        f"{FAILED}3: operator = can only be applied to a writable variable\n"),
+    "a sum of a pointer is writable only as an array's element": (
+        f"{QUIET}{HELD}BEGIN {{ (x.p + 1)[0] = 1; }}\n", 1, "",
+        f"{FAILED}3: operator = can only be applied to a writable variable\n"),
+    "a difference of a pointer is not writable": (
+        f"{QUIET}{HELD}BEGIN {{ *(x.p - 1) = 1; }}\n", 1, "",
+        f"{FAILED}3: operator = can only be applied to a writable variable\n"),
+    "what is stepped, assigned or after a comma can be written through": (
+        f"{QUIET}BEGIN {{ this->p = (char *)alloca(8); this->q = this->p; *(this->p++) = 65; "
+        "*(this->p = this->q + 1) = 66; *(0, this->p) = 66; *(this->p += 1) = 0; "
+        "trace(stringof(this->q)); }\n", 0, "AB\n", ""),
+    "an inline that is another name of a variable can be written": (
+        f"{QUIET}int y; inline int X = y;\nBEGIN {{ X = 3; trace(y); }}\n", 0, "3\n", ""),
+    "no other inline can be written through": (
+        f"{QUIET}{HELD}inline int *X = x.p;\nBEGIN {{ *X = 3; }}\n", 1, "",
+        f"{FAILED}4: operator = can only be applied to a writable variable\n"),
+    "an address that is cast is writable": (
+        f"{QUIET}{HELD}BEGIN {{ *((int *)&x.a) = 5; ((struct h *)&x.h[0])->i = 6; "
+        "trace(x.a); trace(x.h[0].i); }\n", 0, "56\n", ""),
+    "a structure is aligned as its first member": (
+        f"{QUIET}struct s {{ short a; char b[3]; struct {{ short i; int j; }} h[2]; }};\n"
+        "BEGIN { trace(offsetof(struct s, h)); trace(sizeof (struct s)); }\n", 0, "622\n", ""),
+    "a member without alignment cannot be stored": (
+        f"{QUIET}struct s {{ short a; struct {{ short i; int j; }} h[2]; }}; struct s x;\n"
+        "BEGIN { x.h[1].j = 1; }\n", 0, "\n",
+        f"{ERROR}invalid alignment in action #1 at offset N\n"),
+    "the name of a type without a name is followed by one space": (
+        f"{QUIET}struct s {{ union {{ int a; }} g; struct {{ int i; }} h; enum {{ AA }} e; "
+        "struct { int i; } k[1]; union { int q; } *p; }; struct s x;\nBEGIN { print(x); }\n", 0,
+        "struct s {\n    union g = {\n        int a = 0\n    }\n    struct h = {\n"
+        "        int i = 0\n    }\n    enum e = AA\n    struct  [1] k = [ \n"
+        "        struct  {\n            int i = 0\n"
+        "        }\n    ]\n    union  *p = 0\n}\n", ""),
+    "an array is not a pointer to its first structure": (
+        f"{QUIET}{HELD}BEGIN {{ trace(x.h->i); }}\n", 1, "",
+        f"{FAILED}3: operator -> must be applied to a pointer\n"),
     "copying a null string into a key has no offset": (
         f'{QUIET}BEGIN {{ @a1[strstr("a", ".."), "a"] = avg(1); }}\n', 0, "\n",
         f"{NULL}#2\n"),
@@ -172,6 +212,43 @@ def test_a_difference_that_was_found_stays_away(name, tmp_path):
     assert (ours.status, compared(ours.output, OUTPUT),
             compared(ours.errors, ERRORS)) == (status, output, errors)
     assert differences(Outcome(status, output, errors), ours) == []
+
+
+@pytest.mark.parametrize("before", ["", "this "])
+@pytest.mark.parametrize("access", ["*((long *)&x.b) = 1", "trace(*((long *)&x.b))",
+                                    "*((char *)&x.b + 2) = 1", "trace(((long *)&x.a)[2])"])
+def test_a_pointer_does_not_lead_out_of_its_variable(tmp_path, before, access):
+    path = tmp_path / "script.d"
+    access = access.replace("x", f"{before[:-1]}->x" if before else "x")
+    path.write_text(f"{QUIET}struct s {{ long a; short b; }}; {before}struct s x; {before}struct s "
+                    f"y;\nBEGIN {{ {access}; }}\n{LAST}")
+    assert "invalid address (0x" in outcome(path).errors
+    path.write_text(path.read_text().replace("(long *)&x.b", "(short *)&x.b").replace(
+        "(long *)&this->x.b", "(short *)&this->x.b").replace("+ 2", "+ 1").replace("[2]", "[0]"))
+    assert outcome(path).errors == ""
+
+
+@pytest.mark.parametrize("to", ["&x.b", "&self->z.b", "&y.a", "(void *)64", "this->p + 1"])
+def test_bcopy_writes_only_to_memory_that_the_clause_has_allocated(tmp_path, to):
+    path = tmp_path / "script.d"
+    path.write_text(f"{QUIET}struct s {{ long a; short b; }}; struct s x, y; self struct s z;\n"
+                    f"BEGIN {{ this->p = (char *)alloca(8); bcopy(this->p, {to}, 8); }}\n{LAST}")
+    assert "invalid address (0x" in outcome(path).errors
+    path.write_text(path.read_text().replace(to, "this->p"))
+    assert outcome(path).errors == ""
+
+
+def test_times_before_1970_are_rounded_as_in_c():
+    assert moment("Y", -1) == moment("Y", 999_999_999) == moment("Y", -999_999_999)
+    assert moment("Y", -10**9) != moment("Y", 0)
+
+
+@pytest.mark.parametrize("member", ["struct u h", "struct u h[2]", "union u h[2][3]"])
+def test_a_member_of_a_type_without_a_definition_is_refused(tmp_path, member):
+    path = tmp_path / "script.d"
+    path.write_text(f"struct s {{ int a; {member}; }};\n{LAST}")
+    assert outcome(path).errors.startswith(
+        f"dtrace: failed to compile script {path}: line 1: incomplete struct/union/enum ")
 
 
 def test_a_fault_of_error_does_not_replace_the_place_of_the_fault_before_it(tmp_path):
