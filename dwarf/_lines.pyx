@@ -256,6 +256,8 @@ cdef class LineTable:
                 before = row
                 known = not row.ends
             at = after
+            with nogil:  # so that another thread can show progress
+                pass
         return sorted(found)
 
     def rows(self, uint64_t offset):

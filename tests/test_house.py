@@ -109,17 +109,30 @@ def test_no_file_outside_an_architecture_folder_compares_architecture_names():
 def test_the_machine_never_reads_the_clock_of_the_host():
     """The machine does not import the time module.
 
-    The machine on QEMU and the client of its stub may, since they wait for another process. So may
-    the target of the debugger, which polls the debugger several times a second, between runs that
-    may be cut anywhere.
+    The machine on QEMU and the client of its stub may, since they wait for another process, and so
+    may the thread that watches the parent process. So may the target of the debugger, which polls
+    the debugger several times a second, between runs that may be cut anywhere.
     """
-    waits = [ROOT / "emu" / "qemu" / "machine.py", ROOT / "emu" / "qemu" / "gdb_remote.py",
-             ROOT / "emu" / "gdb" / "target.py"]
+    waits = [ROOT / "emu" / name for name in (
+        "host/portable.py", "qemu/machine.py", "qemu/gdb_remote.py", "gdb/target.py")]
     for path in (ROOT / "emu").rglob("*.py"):
         if path in waits:
             continue
         assert "time" not in set(imports(path)), path
         assert "datetime.now" not in path.read_text() and "utcnow" not in path.read_text()
+
+
+ONLY_LINUX = re.compile(
+    r"memfd_create|MFD_|\bprctl|(?<!linux\.)\bptrace\(|/proc/|sched_getaffinity|MADV_|NORESERVE"
+    r"|os\.(copy_file_range|pidfd|eventfd)|fallocate|epoll|O_TMPFILE|setpriv")
+
+
+def test_calls_and_files_of_linux_are_used_in_one_file():
+    """setup.py, which runs before our modules exist, asks whether a call is there."""
+    found = {str(path.relative_to(ROOT)) for path in [*FILES, *NATIVE, *ROOT.glob("*.py")]
+             for line in path.read_text("utf-8").splitlines()
+             if ONLY_LINUX.search(line.partition("#")[0])}
+    assert found - {"emu/host/linux.py"} == {"setup.py"}
 
 
 def test_no_module_unpickles_data_or_evaluates_code():

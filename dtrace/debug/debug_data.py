@@ -184,6 +184,20 @@ class Sources:
         sources, base = self._at(address)
         return sources.line(address - base)
 
+    def line_before(self, begin: int, address: int) -> str:
+        """Return the last known ``file:line`` of the code in [begin, address], or an empty text."""
+        known = self.lines(begin, address + 1)
+        return known[-1][2] if known else ""
+
+    def near(self, begin: int, address: int) -> str:
+        """Return the line of an address, or else ``after`` and the line of the code before it.
+
+        :param begin: address of the function.
+        """
+        line = self.line(address)
+        before = self.line_before(begin, address) if line == "?" else ""
+        return f"after {before}" if before else line
+
     def lines(self, low: int, high: int) -> list[tuple[int, int, str]]:
         """Return (begin, end, ``file:line``) of each range in [low, high) with a known line."""
         sources, base = self._at(low)

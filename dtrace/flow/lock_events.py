@@ -45,13 +45,20 @@ ACQUIRE, RELEASE = "acquire", "release"
 class Lock:
     """A lock.
 
-    :param address: virtual address; 0 if it is unknown.
+    :param address: virtual address; None if it is unknown.
     :param kind: name of its kind, such as "mutex".
+    :param place: physical address of its word; 0 if it has none.
     """
 
-    address: int
+    address: int | None
     kind: str
     name: str
+    place: int = 0
+
+    @property
+    def at(self) -> str:
+        """The address as text."""
+        return "at an unknown address" if self.address is None else f"{self.address:#x}"
 
 
 @dataclass
@@ -334,7 +341,7 @@ class LockEvents:
             except MemoryAccessError:
                 continue
             if name and all(32 <= byte < 127 for byte in name):
-                return Lock(0, kind.name, printable(name.decode())), kind
+                return Lock(None, kind.name, printable(name.decode()), place), kind
         return None
 
     def _number(self, physical: int, size: int) -> int:
@@ -397,10 +404,10 @@ class LockEvents:
                 continue
             lock, kind = known
             virtual = self._virtual.get(event.place, 0)
-            address = virtual - self._offsets[kind.kind] if virtual else 0
+            address = virtual - self._offsets[kind.kind] if virtual else None
             there = self._find(virtual, event.place)
             words[event.place] = _Word(
-                Lock(address, lock.kind, lock.name), kind,
+                Lock(address, lock.kind, lock.name, lock.place), kind,
                 None if there is None or there[1] is not kind
                 else self._number(event.place, WORD))
         return words

@@ -14,6 +14,7 @@ from emu.unicorn._flow import Flow
 from emu.unicorn._steps import StepKind, Steps
 from emu.unicorn.running_thread import newer, thread_words
 from kinst.code.dataflow import EFFECTS
+from kinst.code.operands import OPERANDS, Operand
 
 PAGE = 4096
 CHUNK = 20_000  # number of instructions to examine at a time
@@ -133,7 +134,7 @@ class Translations:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._pages: dict[int, int | None] = {}
-        self._placed: dict[int, list[tuple[str, int]]] = {}
+        self._operands: dict[int, list[Operand]] = {}  # pc -> operands in memory
 
     def _page(self, page: int) -> int | None:
         if page not in self._pages:
@@ -145,16 +146,22 @@ class Translations:
 
         None: no known address leads there.
         """
-        if pc not in self._placed:
-            self._placed[pc] = self._machine.arch.placed_operands(self._code(pc), pc)
-        placed = [offset + (self._machine.read_register(register) if register else 0)
-                  for register, offset in self._placed[pc]]
+        if pc not in self._operands:
+            self._operands[pc] = [one for one in OPERANDS[self._machine.arch.name](
+                self._code(pc), pc).operands if one.memory]
         page = physical & -PAGE
-        for base in (*placed, *registers.values()):
+        for base in (*(self._address(one, registers) for one in self._operands[pc]),
+                     *registers.values()):
             for near in (base, base - PAGE, base + PAGE):
                 if self._page(near & MASK & -PAGE) == page:
                     return (near & MASK & -PAGE) + physical - page
         return None
+
+    def _address(self, operand: Operand, registers: dict[str, int]) -> int:
+        """Return the address of an operand in memory."""
+        values = [registers[name] if name in registers else self._machine.read_register(name)
+                  if name else 0 for name in (operand.base, operand.segment, operand.index)]
+        return values[0] + values[1] + values[2] * operand.scale + operand.offset
 
     def _code(self, pc: int) -> bytes:
         try:

@@ -192,8 +192,9 @@ class Conditions:
         window = self._windows.before(count + 1)
         index = count - window.begin
         operands = self._operands(self._code.instruction(window.pcs[index]), window.pcs[index])
-        names = [name for one in operands.operands if one.memory for name in (one.base, one.index)
-                 if name] or [one.register for one in operands.operands if one.register]
+        names = [name for one in operands.operands if one.memory
+                 for name in (one.base, one.segment, one.index) if name]
+        names = names or [one.register for one in operands.operands if one.register]
         return [(name, window.register(index, name)) for name in dict.fromkeys(names)
                 if name in self._windows.followed]
 
@@ -487,7 +488,8 @@ class Conditions:
     def _object_name(self, window: Window, index: int, operand: Operand) -> Named:
         """Return the kernel's variable at the address of an operand, if it is known."""
         address = operand.offset
-        for name, scale in ((operand.base, 1), (operand.index, operand.scale)):
+        for name, scale in ((operand.base, 1), (operand.segment, 1),
+                            (operand.index, operand.scale)):
             if name and name not in self._windows.followed:
                 return UNNAMED
             address += window.register(index, name) * scale if name else 0
@@ -499,7 +501,7 @@ class Conditions:
 
     def _declared_name(self, window: Window, index: int, operand: Operand) -> Named:
         pc = window.pcs[index]
-        if operand.index:
+        if operand.index or operand.segment:
             return UNNAMED
         if operand.base not in self._arch.dwarf_registers:
             return UNNAMED
@@ -535,7 +537,8 @@ class Conditions:
             if register in effect.loads:
                 operand = next((one for one in self._operands(code, pc).operands if one.memory),
                                None)
-                if operand is None or not operand.base or operand.index:
+                if operand is None or not operand.base or operand.index or (
+                        operand.segment):
                     return None
                 outer = self._pointer(window, writer, operand.base)
                 if outer is None:
@@ -558,7 +561,8 @@ def _masked(name: Named, masks: str) -> Named:
 
 def _memory_text(operand: Operand) -> str:
     parts = [part for part in (
-        operand.base, f"{operand.index}*{operand.scale}" if operand.index else "") if part]
+        operand.segment, operand.base,
+        f"{operand.index}*{operand.scale}" if operand.index else "") if part]
     text = " + ".join(parts)
     if operand.offset or not parts:
         sign = "-" if operand.offset < 0 else "+"

@@ -4,7 +4,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dtrace.debug.kernel_types import kernel_types
-from dwarf.types import Enumeration, Integer, Member, Pointer, Types, size_of, strip
+from dwarf.types import (
+    MAX_STEPS,
+    Enumeration,
+    Integer,
+    Member,
+    Pointer,
+    Qualified,
+    Type,
+    Typedef,
+    Types,
+    size_of,
+    strip,
+)
 from dwarf.values import is_text
 from emu.guest.static_probe import SystemCall
 from emu.host.errors import KinstError, MemoryAccessError
@@ -128,7 +140,7 @@ class MadeCalls:
 
     def _shown(self, member: Member, word: int) -> str:
         kind = strip(member.type)
-        if isinstance(kind, Pointer) and word and is_text(kind.target):
+        if isinstance(kind, Pointer) and word and is_text(kind.target) and _is_const(kind.target):
             text = read_text(self._machine.read, word)
             if text is not None:
                 return text
@@ -139,6 +151,17 @@ class MadeCalls:
                 return str(word - (1 << 8 * size))
             return str(word)
         return f"{word:#x}" if word else "NULL"
+
+
+def _is_const(kind: Type) -> bool:
+    """Return whether a type is constant; a buffer for a result is not."""
+    for _ in range(MAX_STEPS):
+        if not isinstance(kind, Typedef | Qualified):
+            return False
+        if isinstance(kind, Qualified) and kind.qualifier == "const":
+            return True
+        kind = kind.target
+    return False
 
 
 def read_text(read: Callable[[int, int], bytes], address: int) -> str | None:

@@ -53,8 +53,8 @@ def _operand(insn: capstone.CsInsn, op: capstone.x86.X86Op) -> Operand | None:
     elif op.mem.base:
         base = parent(insn.reg_name(op.mem.base) or "") or ""
     index = parent(insn.reg_name(op.mem.index) or "") or "" if op.mem.index else ""
-    segment = {x86.X86_REG_GS: "gs_base", x86.X86_REG_FS: "fs_base"}.get(op.mem.segment)
-    if segment is not None and not base:
-        base = segment
+    segment = {x86.X86_REG_GS: "gs_base", x86.X86_REG_FS: "fs_base"}.get(op.mem.segment, "")
+    if not base:
+        base, segment = segment, ""
     return Operand(op.size, base=base, index=index, scale=op.mem.scale,
-                   offset=offset if base else offset & MASK)
+                   offset=offset if base else offset & MASK, segment=segment)

@@ -18,6 +18,7 @@ class Operand:
     :param index: register that is added to the address after multiplication by ``scale``.
     :param offset: number that is added to the address.
     :param shift: number of the register's lowest bit that belongs to the operand.
+    :param segment: another register that is added to the address: the base of a segment.
     """
 
     size: int
@@ -28,6 +29,7 @@ class Operand:
     scale: int = 1
     offset: int = 0
     shift: int = 0
+    segment: str = ""
 
     @property
     def memory(self) -> bool:

@@ -36,6 +36,7 @@ from kinst_emu.terminal.terminal import check_writable
 
 MAX_DRAWN = 150  # maximum number of orders in the picture of a page
 DRAWING = 120  # time limit of graphviz in seconds
+LINES = "looking for the source lines"  # shown as progress
 EXAMPLES = (
     "kinst locks -k kernel '$ cat /etc/motd' --of fork",
     "kinst locks -k kernel '$ ls /' --summary",
@@ -107,23 +108,30 @@ def _shown(player: Player, arguments: argparse.Namespace) -> int:
         _draw(arguments.graph, graph(order))
     wrong = inversions(order)
     if arguments.html is not None:
-        content = page(
-            f"Locks: {window.title}", f"Kernel: {described(machine.image)}.", found, names,
-            places.text, order, window.begin.time, window.end.time, _drawing(order))
+        with PROGRESS.working("drawing the orders"):
+            drawing = _drawing(order)
+        with PROGRESS.working(LINES):
+            content = page(
+                f"Locks: {window.title}", f"Kernel: {described(machine.image)}.", found, names,
+                places.text, order, window.begin.time, window.end.time, drawing)
         write_page(arguments.html, content, "kinst")
         return 0
     if arguments.json:
+        with PROGRESS.working(LINES):
+            rows = to_json(found, names, places.text)
+            between = [{"before": one.before, "after": one.after, "count": one.count,
+                        "where": places.text(one.where)} for one in order]
         print(json.dumps({
             "title": window.title, "begin": window.begin.instructions,
-            "end": window.end.instructions, "locks": to_json(found, names, places.text),
-            "orders": [{"before": one.before, "after": one.after, "count": one.count,
-                        "where": places.text(one.where)} for one in order],
+            "end": window.end.instructions, "locks": rows, "orders": between,
             "inversions": [[one.before, one.after] for one, _other in wrong]}))
         return 0
     print(f"{window.title}: {sum(map(is_new, found))} acquisitions of "
-          f"{len({(one.lock.kind, one.lock.address) for one in found})} locks")
-    for line in (classes(found, places.text) if arguments.summary
-                 else events(found, names, places.text, window.begin.time)):
+          f"{len({(one.lock.kind, one.lock.place or one.lock.address) for one in found})} locks")
+    with PROGRESS.working(LINES):
+        lines = list(classes(found, places.text) if arguments.summary
+                     else events(found, names, places.text, window.begin.time))
+    for line in lines:
         print(line)
     for one, other in wrong:
         print(f"both orders: {one.before} before {one.after} ({places.text(one.where)}), and the "

@@ -35,6 +35,7 @@ from kinst_emu.runs.recorded_workload import is_recording, played_workload, work
 from kinst_emu.terminal.terminal import check_writable, draws, parse_count
 from kinst_emu.why.explainer import Explainer
 
+SEARCH = "looking for the branches at which they part"  # shown as progress
 EXAMPLES = (
     "kinst path -k kernel '$ cat /etc/motd' --of open",
     "kinst path -k kernel '$ cat /etc/motd' --of open --html open.html",
@@ -132,20 +133,25 @@ def _compared(players: tuple[Player, Player], options: tuple[argparse.Namespace,
     sides = []
     for player, chosen in zip(players, options, strict=True):
         window = _found(player, chosen)
-        _code, path, thread = _path(player, window)
+        with PROGRESS.working("playing the call"):
+            _code, path, thread = _path(player, window)
         sides.append(Side(path, window, thread, Explainer(player, text)))
     both = sides[0], sides[1]
     with PROGRESS.working("comparing the paths"):
         comparison = compare(both[0].path, both[1].path)
     if options[0].html is not None:
-        with PROGRESS.working("looking for the branches at which they part"):
+        with PROGRESS.working(SEARCH):
             content = against_page.page(both, comparison, text)
         write_page(options[0].html, content, "kinst")
         return 0
     if options[0].json:
-        print(json.dumps(against.to_json(both, comparison)))
+        with PROGRESS.working(SEARCH):
+            content = json.dumps(against.to_json(both, comparison))
+        print(content)
         return 0
-    for line in against.lines(both, comparison, depth):
+    with PROGRESS.working(SEARCH):
+        lines = list(against.lines(both, comparison, depth))
+    for line in lines:
         print(line)
     return 0
 

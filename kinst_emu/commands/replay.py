@@ -303,7 +303,7 @@ def _origin(player: Player, arguments: argparse.Namespace) -> int:
 
 def _linked(link: Link, player: Player, sources: Sources, code: KernelCode,
             programs: UserPrograms) -> dict[str, object]:
-    location = text = ""
+    location = text = after = ""
     line, image = "?", player.machine.image
     if link.pc is not None and link.code:
         _reached(player.seek(link.count))
@@ -311,10 +311,13 @@ def _linked(link: Link, player: Player, sources: Sources, code: KernelCode,
         text = code.arch.disassemble(link.code, link.pc)
     elif link.pc is not None:
         location, line = image.symbols.where(link.pc), sources.line(link.pc)
+        function = image.symbols.function_at(link.pc)
+        if line == "?" and function is not None:
+            after = sources.line_before(function.address, link.pc)
         text = code.arch.disassemble(code.instruction(link.pc), link.pc)
     return {"instructions": link.count, "pc": link.pc, "how": link.how.value, "place": link.place,
             "source": link.source, "at": location, "instruction": text,
-            "line": None if line == "?" else line}
+            "line": None if line == "?" else line, "after": after or None}
 
 
 def _show_link(row: dict[str, object], saved: int) -> None:
@@ -326,7 +329,11 @@ def _show_link(row: dict[str, object], saved: int) -> None:
         print(f"{'':>12}  (saved to the stack and restored {saved} times)")
     what = f"{row['place']} {row['how']} {row['source']}".rstrip()
     print(f"{row['instructions']:>12}  {row['at']:<28} {row['instruction']:<36} {what}"
-          f"{'  ' + str(row['line']) if row['line'] else ''}".rstrip(), flush=True)
+          f"{'  ' + _place(row) if row['line'] or row['after'] else ''}".rstrip(), flush=True)
+
+
+def _place(row: dict[str, object]) -> str:
+    return str(row["line"] or f"after {row['after']}")
 
 
 def _searching(links: Iterator[Link], register: str) -> Iterator[Link]:
@@ -413,8 +420,10 @@ def _written(player: Player, write: Write) -> dict[str, object]:
     if write.pc is not None and in_program(write.pc) and player.machine.guest.boot.shell_prompt:
         by = _in_program(player, write.pc, UserPrograms(program_files(player.machine.image)))
     elif write.pc is not None:
-        where = player.machine.image.symbols.where(write.pc)
-        line = Sources(player.machine.image).line(write.pc)
+        symbols = player.machine.image.symbols
+        where, function = symbols.where(write.pc), symbols.function_at(write.pc)
+        line = Sources(player.machine.image).near(
+            write.pc if function is None else function.address, write.pc)
         by = where if line == "?" else f"{where}  {line}"
     return {"position": _position(write.position), "pc": write.pc, "by": by,
             "old": _number(write.old), "new": _number(write.new)}

@@ -31,7 +31,7 @@ def page(title: str, about: str, holdings: Sequence[Holding], names: Mapping[int
     def text(words: str) -> int:
         return texts.setdefault(words, len(texts))
 
-    rows = [[text(named(one.lock)), f"{one.lock.address:#x}",
+    rows = [[text(named(one.lock)), one.lock.at,
              text(names.get(one.thread) or (f"{one.thread:#x}" if one.thread else "(no thread)")),
              one.time - begin, one.held, one.waited, int(one.shared),
              int(one.released is not None), -1 if one.position is None else one.position,

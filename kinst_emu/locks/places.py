@@ -49,10 +49,11 @@ class LockPlaces:
         return self._texts[where]
 
     def _at(self, address: int) -> str:
-        name, _start, inline = self._code.place(address)
+        name, start, inline = self._code.place(address)
         if self._index is None:
             return self._code.image.symbols.where(address)
-        line = self._sources.line(address)
+        line = (self._sources.near(start, address) if self._code.image.holds_code(address)
+                else self._sources.line(address))
         for copy in reversed(inline):
             if not self._matches(copy.name):
                 return f"{copy.name} {line}"

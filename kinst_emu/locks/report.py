@@ -64,7 +64,7 @@ def events(holdings: Sequence[Holding], names: Mapping[int, str], where: Callabl
     for number, one in enumerate(holdings):
         thread = names.get(one.thread) or (
             "(no thread)" if one.handed else f"{one.thread:#x}" if one.thread else "?")
-        lock = f"{named(one.lock)} {one.lock.address:#x}"
+        lock = f"{named(one.lock)} {one.lock.at}"
         mode = " shared" if one.shared else ""
         if one.changed:
             mode = (" handed over" if one.handed else " downgraded" if one.shared
@@ -105,8 +105,9 @@ def to_json(holdings: Iterable[Holding], names: Mapping[int, str],
             where: Callable[[tuple[int, ...]], str]) -> list[dict[str, object]]:
     """Return the acquisitions as JSON data."""
     return [{"kind": one.lock.kind, "name": one.lock.name, "address": one.lock.address,
-             "shared": one.shared, "thread": one.thread, "thread_name": names.get(one.thread, ""),
-             "acquired": one.position, "released": one.released, "time": one.time,
+             "shared": one.shared, "thread": one.thread or None,
+             "thread_name": names.get(one.thread, ""), "acquired": one.position,
+             "released": one.released, "time": one.time,
              "held": one.held, "waited": one.waited, "changed": one.changed, "handed": one.handed,
              "where": where(one.where),
              "released_where": where(one.released_where),

@@ -27,13 +27,14 @@ class LockSpan:
     """A lock that the thread of a path held.
 
     :param name: its kind and name.
+    :param address: its virtual address; None: it is unknown.
     :param begin: moment of the instruction that acquired it; -1: before the path.
     :param end: moment of the instruction that released it; the number of instructions: later.
     :param where: the code that asked for it.
     """
 
     name: str
-    address: int
+    address: int | None
     shared: bool
     begin: int
     end: int
@@ -118,7 +119,8 @@ def data(shown: Shown, table: CodeTable, advance: Callable[[int, int], object]) 
         "frames": [[frame.name, frame.how, frame.parent, frame.begin, frame.end, frame.own]
                    for frame in path.frames],
         "locks": None if shown.locks is None else [
-            [one.name, f"{one.address:x}", one.shared, one.begin, one.end, one.where]
+            [one.name, None if one.address is None else f"{one.address:x}", one.shared,
+             one.begin, one.end, one.where]
             for one in shown.locks],
         "scopes": scopes, "variablePlaces": places, "types": types,
         "mapped": [[f"{virtual:x}", pages[physical]] for virtual, physical in path.mapped.items()],

@@ -27,7 +27,7 @@ class Path {
     Object.assign(this, data);
     this.count = data.instructions;
     this.locks = data.locks && data.locks.map(([name, address, shared, begin, end, where]) =>
-      ({name, address: BigInt("0x" + address), shared, begin, end, where}));
+      ({name, address: address && BigInt("0x" + address), shared, begin, end, where}));
     this.pcs = new Int32Array(this.count);
     let stream = new Stream(streams.pcs), at = 0;
     for (let i = 0; i < this.count; i++) this.pcs[i] = at += stream.signed();

@@ -345,7 +345,7 @@ class View {
       button.addEventListener("click", () => this.go(t));
       return button;
     };
-    return [`${lock.name} ${hex(lock.address)}${lock.shared ? " shared" : ""}, `,
+    return [`${lock.name} ${lock.address === null ? "at an unknown address" : hex(lock.address)}${lock.shared ? " shared" : ""}, `,
       lock.begin < 0 ? "since before the path" : jump(`since moment ${lock.begin}: ${lock.where}`, lock.begin), ", ",
       lock.end >= path.count ? "to the end" : jump(`to moment ${lock.end}`, lock.end)];
   }

@@ -121,11 +121,7 @@ class Explainer:
     def _before(self, pc: int) -> str:
         """Return the line of the code before an instruction in its function, or an empty string."""
         function = self.player.machine.image.symbols.function_at(pc)
-        if function is None:
-            return ""
-        known = [line for begin, _end, line in self._sources.lines(function.address, pc)
-                 if begin <= pc]
-        return known[-1] if known else ""
+        return "" if function is None else self._sources.line_before(function.address, pc)
 
     def source(self, line: str) -> str:
         """Return the text of a source line, or an empty string."""

@@ -65,6 +65,20 @@ def test_an_address_without_line_information_has_no_line(image):
     assert LineTable(b"").find(1) is None and LineTable(b"").rows(0) == []
 
 
+def test_code_without_a_line_is_said_to_be_after_the_code_before_it(image, monkeypatch):
+    sources, symbol = Sources(image), image.symbols.find("strlen")
+    rows = sources.lines(symbol.address, symbol.address + symbol.size)
+    (_begin, _end, first), (begin, end, second) = rows[:2]
+    assert sources.near(symbol.address, begin) == second
+    known = [row for row in rows if row[0] != begin]
+    monkeypatch.setattr(sources, "line", lambda address: "?")
+    monkeypatch.setattr(sources, "lines", lambda low, high: [
+        row for row in known if low <= row[0] < high])
+    assert sources.near(symbol.address, begin) == sources.near(symbol.address, end - 1) == (
+        f"after {first}")
+    assert sources.near(begin, begin) == "?"
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_reading_damaged_line_programs_succeeds_or_raises_line_error(data):

@@ -98,6 +98,7 @@ def test_the_locks_of_fork_are_those_that_fork1_takes(kernel):
     assert tree[0]["held"] > 1000
     assert all(row["held"] >= 0 for row in rows)
     assert any(row["within"] for row in rows)
+    assert not [row for row in rows if row["address"] is None or row["where"].endswith(" ?")]
 
 
 def test_every_lock_that_witness_sees_is_found(kernel, tmp_path):

@@ -30,6 +30,15 @@ def where(places):
     return f"f{places[0]:x} file.c:{places[0]}" if places else ""
 
 
+def test_an_unknown_address_is_said_to_be_unknown(tmp_path):
+    path = tmp_path / "locks.html"
+    rows = [Holding(Lock(None, "mutex", "far", 0x18), 1, False, 10, 1010, (0x10,), 0, 40, 300)]
+    path.write_text(page("Locks", "About", rows, NAMES, where, [], 1000, 2000, ""))
+    with Shown(path, 1280) as shown:
+        shown.wait_for("view.ready")
+        assert ["at an unknown address" in " ".join(row) for row in shown.value(ROWS)] == [True]
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     path = tmp_path_factory.mktemp("locks") / "locks.html"

@@ -39,6 +39,16 @@ def test_each_acquisition_and_release_is_a_line_in_the_order_of_execution():
     assert "        80 eight        - sx b 0x2, held 30 ns by nine" in lines
 
 
+def test_an_unknown_address_is_said_to_be_unknown():
+    lock = Lock(None, "mutex", "a", 0x1018)
+    found = [Holding(lock, 7, False, 10, 10, (1,), released=20, held=10)]
+    assert [line.split("+ ")[1] for line in events(found, NAMES, where, 0) if "+ " in line] == [
+        "mutex a at an unknown address f1 file.c:1"]
+    assert to_json(found, NAMES, where)[0]["address"] is None
+    (row,) = to_json([Holding(A, 0, True, None, 0, ())], NAMES, where)
+    assert row["thread"] is None and row["thread_name"] == ""  # a sharer from before the window
+
+
 def test_a_summary_has_a_line_for_each_class_the_longest_held_first():
     lines = list(classes(FOUND, where))[1:]
     assert [line.split("  ")[-1].split(";")[0] for line in lines] == [

@@ -1,6 +1,8 @@
 """Tests of the page of a path as rendered by a browser."""
 
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -145,3 +147,28 @@ def test_the_page_is_accessible_and_as_wide_as_its_window(page, width, dark):
         found = shown.axe()
     assert found["violations"] == [] and not found["wide"], found
     assert page.stat().st_size < MOST_BYTES
+
+
+WITH_A_LOCK = """
+import sys
+from kinst_emu.commands import kinst, path
+from kinst_emu.path.page import LockSpan
+path._locks = lambda *_given: (LockSpan("mutex far", None, False, -1, 3, "f file.c:1"),
+                               LockSpan("mutex near", 0x1000, True, 1, 3, "g file.c:2"))
+sys.argv = ["kinst", "path", *sys.argv[1:]]
+kinst.main()
+"""
+
+
+def test_a_lock_at_an_unknown_address_is_shown_without_one(tmp_path):
+    page = tmp_path / "call.html"
+    done = subprocess.run(
+        [sys.executable, "-c", WITH_A_LOCK, "-k", "teaching/amd64", CALL, "--of", "strtoul",
+         "--html", str(page)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    with Shown(page, 1280) as shown:
+        shown.wait_for("window.view")
+        shown.value(READ % 2)
+        text = shown.value("document.getElementById('locks').innerText")
+        assert "mutex far at an unknown address, since before the path" in text
+        assert "mutex near 0x1000 shared, since moment 1" in text
