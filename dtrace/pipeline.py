@@ -75,6 +75,7 @@ class Pipeline:
         self.compiler = Compiler(
             self.probes, options, Universe(None if target is None else target.types),
             self.surroundings or Nowhere(), frames)
+        self.compiler.universe.string_size = lambda: options.number("strsize")
         self._process = 0  # the process of ``pid`TYPE``
         if self.surroundings is not None:
             self.surroundings.universe = self.compiler.universe

@@ -43,6 +43,7 @@ cdef struct RegionData:
 
 cdef struct Variable:
     uint32_t size
+    uint32_t room  # size rounded up to words: the key follows
     uint8_t text  # type of the value: 0 for a number, 1 for a string, 2 for other bytes
     bint thread
 
@@ -281,6 +282,7 @@ cdef int NO_SCRATCH = Fault.NO_SCRATCH
 cdef int TUPLE_OVERFLOW = Fault.TUPLE_OVERFLOW
 cdef int R_STACK = Region.STACK
 cdef int R_CONTEXT = Region.CONTEXT
+cdef int R_WORK = Region.WORK
 cdef int R_RECORD = Region.RECORD
 cdef int R_SCRATCH = Region.SCRATCH
 cdef int R_DYNAMIC = Region.DYNAMIC

@@ -27,15 +27,19 @@ cdef int divide_region(Machine *m, int region, list variables) except -1:
     cdef uint64_t offset, size, word
     if r.end != NULL:
         raise ValueError(f"region {region} is divided already")
-    for offset, size in variables:
-        if offset % 8 or offset > r.size or size > r.size - offset:
-            raise ValueError(f"a variable of {size} bytes at {offset} is not in the region")
-    r.end = <uint32_t *>calloc(r.size // 8 + 1, sizeof(uint32_t))
-    if r.end == NULL:
+    cdef uint32_t *end = <uint32_t *>calloc(r.size // 8 + 1, sizeof(uint32_t))
+    if end == NULL:
         raise MemoryError
-    for offset, size in variables:
-        for word in range(offset // 8, (offset + size + 7) // 8):
-            r.end[word] = <uint32_t>(offset + size)
+    try:
+        for offset, size in variables:
+            if offset % 8 or offset > r.size or size > r.size - offset:
+                raise ValueError(f"a variable of {size} bytes at {offset} is not in the region")
+            for word in range(offset // 8, (offset + size + 7) // 8):
+                end[word] = <uint32_t>(offset + size)
+    except (ValueError, TypeError, OverflowError):
+        free(end)
+        raise
+    r.end = end
     return 0
 
 
@@ -95,6 +99,9 @@ cdef int64_t text(Machine *m, uint64_t address, uint8_t *to, uint64_t limit) noe
         if data != NULL:
             r = &m.region[(address >> 32) - BASE]
             part = r.size - (address & LOW32)
+            if part and r.end != NULL:  # a string ends at the latest with its variable
+                i = r.end[(address & LOW32) >> 3]
+                part = i - (address & LOW32) if i > (address & LOW32) else 0
             while n < limit and n < part and data[n] != 0:
                 to[n] = data[n]
                 n += 1
@@ -162,9 +169,11 @@ cdef uint64_t h_copy(Machine *m, uint64_t *r) noexcept nogil:
     cdef uint64_t n = 0
     cdef uint64_t part
     cdef uint8_t *data = resolve(m, r[1], r[3], True)
-    if data == NULL:
+    if data == NULL or not inside(m, r[1], r[3]):
         return bad(m, BAD_ADDRESS, r[1])
     if own(r[2]):
+        if not inside(m, r[2], r[3]):
+            return bad(m, BAD_ADDRESS, r[2])
         fetch(m, r[2], data, r[3])
         return 0
     while n < r[3]:
@@ -172,7 +181,7 @@ cdef uint64_t h_copy(Machine *m, uint64_t *r) noexcept nogil:
         if part > r[3] - n:
             part = r[3] - n
         if not fetch(m, r[2] + n, data + n, part):
-            m.fault_value = last_bad(m, r[2], r[3])
+            m.fault_value = reported(m, r[1], r[2], r[3])
             return 0
         n += part
     return 0
@@ -180,7 +189,7 @@ cdef uint64_t h_copy(Machine *m, uint64_t *r) noexcept nogil:
 
 cdef uint64_t h_bcopy(Machine *m, uint64_t *r) noexcept nogil:
     if not allocated(m, r[1], r[3]):
-        return bad(m, BAD_ADDRESS, r[2])  # DTrace reports the source, not the destination
+        return bad(m, BAD_ADDRESS, r[1])
     return h_copy(m, r)
 
 
@@ -191,22 +200,38 @@ cdef inline bint allocated(Machine *m, uint64_t address, uint64_t size) noexcept
             and size <= m.scratch_at - offset)
 
 
-cdef uint64_t last_bad(Machine *m, uint64_t address, uint64_t size) noexcept nogil:
-    """Return the last unreadable address of a range; DTrace reports this address in a fault."""
+cdef uint64_t reported(Machine *m, uint64_t to, uint64_t address, uint64_t size) noexcept nogil:
+    """Return which unreadable address of a range DTrace reports: the one that it reads last.
+
+    It copies records and keys from the first byte to the last. It copies to other memory of its
+    own, which belongs to the kernel, from the last byte to the first if the range is lower.
+    """
+    cdef uint64_t region = (to >> 32) - BASE
+    cdef uint64_t n = 0
+    if region == <uint64_t>R_RECORD or region == <uint64_t>R_WORK or address >> 63:
+        return last_unreadable(m, address, size)
+    while n < size and readable(m, address + n):
+        n += PAGE - ((address + n) & (PAGE - 1))
+    return address + n if n < size else address
+
+
+cdef uint64_t last_unreadable(Machine *m, uint64_t address, uint64_t size) noexcept nogil:
     cdef uint64_t n = size
-    cdef uint8_t byte
-    while n > 0:
-        if m.read == NULL or not m.read(m.read_data, address + n - 1, &byte, 1):
-            return address + n - 1
+    while n > 0 and readable(m, address + n - 1):
         n -= min(n, ((address + n - 1) & (PAGE - 1)) + 1)
-    return address
+    return address + n - 1 if n > 0 else address
+
+
+cdef inline bint readable(Machine *m, uint64_t address) noexcept nogil:
+    cdef uint8_t byte
+    return m.read != NULL and m.read(m.read_data, address, &byte, 1)
 
 
 cdef uint64_t h_copy_text(Machine *m, uint64_t *r) noexcept nogil:
     cdef uint8_t *data = resolve(m, r[1], r[3], True)
     cdef uint8_t held[4096]
     cdef int64_t n
-    if data == NULL or r[3] == 0:
+    if data == NULL or r[3] == 0 or not inside(m, r[1], r[3]):
         return bad(m, BAD_ADDRESS, r[1])
     if r[3] <= sizeof(held):  # source and destination may overlap
         n = text(m, r[2], held, r[3])

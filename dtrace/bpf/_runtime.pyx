@@ -317,9 +317,10 @@ cdef class Runtime:
 
     # -- memory -----------------------------------------------------------------------------------
 
-    def read(self, uint64_t address, uint64_t size):
+    def read(self, uint64_t address, uint64_t size, bint last=False):
         """Read memory of the executor or the guest.
 
+        :param last: whether the fault reports the last unreadable address instead of the first.
         :raises RuntimeFault: if an address is not mapped.
         """
         self.made()
@@ -338,6 +339,8 @@ cdef class Runtime:
                     part = min(size - n, PAGE - ((address + n) & (PAGE - 1)))
                     fetch(&self.m, address + n, &view[n], part)
                     n += part
+                if last and self.m.fault == BAD_ADDRESS:
+                    self.m.fault_value = last_unreadable(&self.m, address, size)
         self.check()
         return bytes(out)
 

@@ -38,7 +38,7 @@ cdef uint32_t find_chunk(Machine *m, uint64_t variable, const uint8_t *key, uint
         x = &m.chunk[c]
         if (x.hash == h and x.variable == variable and x.key_size == size
                 and (size == 0
-                     or memcmp(value_of(m, c) + m.variable[variable].size, key, size) == 0)):
+                     or memcmp(value_of(m, c) + m.variable[variable].room, key, size) == 0)):
             return c
         c = x.next
     return NONE
@@ -112,7 +112,7 @@ cdef uint64_t h_assign(Machine *m, uint64_t *r) noexcept nogil:
             drop_chunk(m, c)
         return 0
     if c == NONE:
-        if m.chunk_free == NONE or v.size + size > m.chunk_size:
+        if m.chunk_free == NONE or v.room + size > m.chunk_size:
             m.dynamic_drops += 1
             return 0
         c = m.chunk_free
@@ -121,8 +121,9 @@ cdef uint64_t h_assign(Machine *m, uint64_t *r) noexcept nogil:
         x.hash, x.variable, x.key_size, x.used = h, <uint32_t>r[1], <uint32_t>size, True
         x.next = m.bucket[h & (m.bucket_count - 1)]
         m.bucket[h & (m.bucket_count - 1)] = c
+        memset(value_of(m, c), 0, v.room)
         if size:
-            memcpy(value_of(m, c) + v.size, key, size)
+            memcpy(value_of(m, c) + v.room, key, size)
     if v.text:
         again[1], again[2], again[3] = address_of(R_DYNAMIC, <uint64_t>c * m.chunk_size), r[4], v.size
         if v.text == 2:
@@ -148,7 +149,8 @@ cdef int make_variables(Machine *m, variables, uint64_t dynamic, dict sizes) exc
     largest = 0
     for n, (size, text_, thread, key_size) in enumerate(variables):
         m.variable[n].size, m.variable[n].text, m.variable[n].thread = size, text_, thread
-        largest = max(largest, size + key_size + 8 * thread)
+        m.variable[n].room = (size + 7) // 8 * 8
+        largest = max(largest, m.variable[n].room + key_size + 8 * thread)
     m.chunk_free = NONE
     if not largest:
         return 0

@@ -30,6 +30,8 @@ KERNEL_TYPES = {
 KERNEL_FUNCTIONS = ("`malloc", "`uma_zalloc_arg", "`vn_open_cred", "`kern_openat")
 BIT_FIELDS = ("ip_hl", "ip_v", "th_off", "th_x2")
 WORDS = 12  # number of words of the union
+# Addresses that cannot be read: at the beginning of memory, and in its last page
+BAD_ADDRESSES = ("0", "1", "64", "4090", "0xffffffffffffff00", "0xffffffffffffffe3")
 
 
 class Memory:
@@ -64,7 +66,7 @@ class Memory:
         choose = self.random
         forms = [self._token, self._scratch, self._symbol]
         if self.kinds:
-            forms += [self._union] * 4 + [self._address]
+            forms += [self._union] * 4 + [self._address, self._fault]
         return Node("statement", choose.choice(forms)(), optional=True)
 
     def _union(self) -> tuple[str | Node, ...]:
@@ -77,7 +79,7 @@ class Memory:
             f"trace(*(({kind} *)&y0.w[0]));", f"tracemem(&y0.w[0], {count});", "print(y0);",
             f"tracemem(&y0.w[0], {8 * WORDS}, {count});",
             f"printm({count}, memref(&y0.w[0], {count}));",
-            f"print(*((short *)&y0.c[{choose.randrange(9)}]));",
+            f"print(*((short *)&y0.c[{2 * choose.randrange(5)}]));",
             "trace(stringof(y0.c));", "print(y0.w);",
             'printf("%s|%S\\n", y0.c, stringof(y0.c));')), "\n")
 
@@ -88,6 +90,22 @@ class Memory:
             "trace(inet_ntoa6((struct in6_addr *)&y0.w[0]));",
             "trace(inet_ntop(2, &y0.w[2]));", "trace(inet_ntop(28, &y0.w[0]));",
             "trace(inet_ntop(7, &y0.w[0]));")), "\n")
+
+    def _fault(self) -> tuple[str | Node, ...]:
+        """Copy memory that cannot be read; the address in the message depends on the way."""
+        choose = self.random
+        kind, address = choose.choice(self.kinds), choose.choice(BAD_ADDRESSES)
+        count = choose.choice((1, 3, 8, 16))
+        return ("\t" + choose.choice((
+            f"trace(*(({kind} *){address}));", f"print(*(({kind} *){address}));",
+            f"tracemem({address}, {count});", f"y0 = *((union un0 *){address});",
+            f"trace(*((int *){address}));", f"trace(stringof((char *){address}));",
+            f"printm({count}, memref({address}, {count}));",
+            f"@[*(({kind} *){address})] = count();",
+            f"bcopy((void *){address}, alloca({count}), {count});",
+            f"trace(strlen(stringof((char *){address})));",
+            f"trace(inet_ntoa((ipaddr_t *){address}));",
+            f"trace(inet_ntoa6((struct in6_addr *){address}));")) + "\n",)
 
     def _token(self) -> tuple[str | Node, ...]:
         """Take a string apart by several calls of strtok()."""

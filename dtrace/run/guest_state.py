@@ -208,6 +208,12 @@ class GuestState(ABC):
         return 1 << 63 if self._machine.guest.boot.shell_prompt else 0
 
     @property
+    def copies_at_once(self) -> bool:
+        """Whether the kernel's tracer copies user memory by one instruction."""
+        tracer = self._machine.guest.probes.tracer
+        return tracer is not None and tracer.copies_at_once
+
+    @property
     def thread(self) -> int:
         """Address of the current thread (first member of ``struct pcpu``), or 0 if unknown."""
         try:

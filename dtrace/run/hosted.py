@@ -47,6 +47,9 @@ class Hosted:
     :param copy_out: writes bytes to an address of the current program.
     :param parent: returns the parent of a process.
     :param lock: returns the state of the lock at an address.
+    :param user_end: first address above user programs; 0 if the kernel runs no programs.
+    :param copies_at_once: whether the kernel's tracer copies user memory by one instruction, so
+        that it reports the first unreadable address instead of the last.
     """
 
     values: Values
@@ -58,7 +61,8 @@ class Hosted:
     copy_out: Callable[[int, bytes], None] | None = None
     parent: Callable[[int], int] = lambda _pid: 0
     lock: Callable[[int], LockState | None] | None = None
-    user_end: int = 0  # first address above user programs; 0 if the kernel runs no programs
+    user_end: int = 0
+    copies_at_once: bool = False
     # Firing -> state of strtok(): (next address, end of the buffer), or None after the last token.
     _tokens: dict[int, tuple[int, int] | None] = field(default_factory=dict)
     _random: random.Random = field(default_factory=lambda: random.Random(0))
@@ -148,7 +152,7 @@ class Hosted:
         length = int.from_bytes(self.rt.read(pair + 8, 8), "little")
         if length > most:
             raise RuntimeFault(Fault.ILLEGAL_OPERATION)
-        self.rt.write(to, length.to_bytes(8, "little") + self.rt.read(address, length))
+        self.rt.write(to, length.to_bytes(8, "little") + self.rt.read(address, length, True))
         return 0
 
     def _text(self, address: int) -> bytes:
@@ -251,11 +255,17 @@ class Hosted:
         return self._give(subroutines.inet_ntoa(self.rt.read(a, 4)))
 
     def _inet_ntoa6(self, a: int, *_rest: int) -> int:
-        return self._give(subroutines.inet_ntoa6(self.rt.read(a, 16)))
+        return self._give(subroutines.inet_ntoa6(self._copied(a, 16)))
 
     def _inet_ntop(self, a: int, b: int, *_rest: int) -> int:
-        return self._give(subroutines.inet_ntop(
-            a & 0xFFFFFFFF, lambda size: bytes(self.rt.read(b, size))))
+        def read(size: int) -> bytes:
+            return self._copied(b, size) if size > 8 else bytes(self.rt.read(b, size))
+
+        return self._give(subroutines.inet_ntop(a & 0xFFFFFFFF, read))
+
+    def _copied(self, address: int, size: int) -> bytes:
+        """Read what DTrace copies to its own memory; if it is lower, from its end."""
+        return bytes(self.rt.read(address, size, bool(address >> 63)))
 
     def _rand(self, *_rest: int) -> int:
         return self._random.getrandbits(64)
@@ -270,7 +280,7 @@ class Hosted:
             raise RuntimeFault(Fault.ILLEGAL_OPERATION)
         if not c:
             return 0
-        content = self.rt.read(a, c - 1).replace(b"\0", bytes([b & 255]))
+        content = self.rt.read(a, c - 1, True).replace(b"\0", bytes([b & 255]))
         buffer = int(self.rt.allocate(c))
         self.rt.write(buffer, content + b"\0")
         return buffer
@@ -302,13 +312,16 @@ class Hosted:
 
     def _copyin(self, a: int, b: int, *_rest: int) -> int:
         buffer = int(self.rt.allocate(b))
-        self.rt.write(buffer, self.rt.read(self._of_program(a, b), b))
+        self.rt.write(buffer, self._read_program(a, b))
         return buffer
 
+    def _read_program(self, address: int, size: int) -> bytes:
+        return bytes(self.rt.read(self._of_program(address, size), size, not self.copies_at_once))
+
     def _copyinto(self, a: int, b: int, c: int, *_rest: int) -> int:
-        content = self.rt.read(self._of_program(a, b), b)
+        content = self._read_program(a, b)
         if not self.rt.allocated(c, b):
-            raise RuntimeFault(Fault.BAD_ADDRESS, a)
+            raise RuntimeFault(Fault.BAD_ADDRESS, c)
         self.rt.write(c, content)
         return 0
 
@@ -317,10 +330,15 @@ class Hosted:
         limit = self.rt.string_size - 1
         if most is not None:
             limit = min(most % (1 << 64), limit)
-        return self._give(bytes(self.rt.text(self._of_program(a, limit), limit)))
+        address = self._of_program(a, limit)
+        try:
+            return self._give(bytes(self.rt.text(address, limit)))
+        except RuntimeFault:  # DTrace reports the last unreadable address, that of the NUL included
+            self.rt.read(address, limit + 1, True)
+            raise
 
     def _copyout(self, a: int, b: int, c: int, *_rest: int) -> int:
-        return self._copied_out(b, self.rt.read(a, c))
+        return self._copied_out(b, self.rt.read(a, c, not self.copies_at_once))
 
     def _copyoutstr(self, a: int, b: int, c: int, *_rest: int) -> int:
         return self._copied_out(b, self._text(a)[:c])

@@ -158,6 +158,7 @@ class LinkedPrograms:
             self.hosted.in_program = self.guest.in_program
             self.hosted.lock = self.guest.lock
             self.hosted.user_end = self.guest.user_end
+            self.hosted.copies_at_once = self.guest.copies_at_once
             self.hosted.copy_out = self.guest.destructive.copy_out
         bufsize = options.number("bufsize")
         sizes: dict[int, int] = {

@@ -429,6 +429,9 @@ class Typed:
         out = ["{\n"]
         for member in kind.members:
             at, size = member.offset // 8, width(member.type)
+            if is_string(member.type):  # its size depends on the program
+                size = min((one.offset // 8 for one in kind.members if one.offset > member.offset),
+                           default=len(content)) - at
             name = typed_name(member.type)
             if not name.endswith(("*", " ")):  # "union " without a name ends with a space
                 name += " "

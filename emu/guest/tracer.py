@@ -96,6 +96,7 @@ class TracerCode(NamedTuple):
         program's memory.
     :param chunks: the memory of the trampolines.
     :param enabled: the probes and what is enabled for them.
+    :param copies_at_once: whether one instruction copies user memory.
     """
 
     modules: tuple[str, ...]
@@ -113,3 +114,4 @@ class TracerCode(NamedTuple):
     scratch: tuple[tuple[str, str], ...]
     chunks: Chunks
     enabled: EnabledProbes
+    copies_at_once: bool = False

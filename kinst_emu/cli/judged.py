@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dtrace.judge.generator import generated
-from dtrace.judge.outcome import Outcome, differences, kinds
+from dtrace.judge.outcome import Outcome, differences, kinds, unaligned
 from dtrace.judge.program import Node
 from dtrace.judge.scripts import divided
 from dtrace.judge.shrink import shrunk
@@ -261,9 +261,11 @@ def judged(judge: Judge, item: Item) -> Verdict:
             f"it does not end under dtrace(1): {theirs.errors.strip()}",))
     if theirs.limited:
         return Verdict(name, LIMITED)
-    found = differences(theirs, judge.ours(source))
+    ours = judge.ours(source)
+    found = differences(theirs, ours)
     if not found:
-        return Verdict(name, REFUSED if theirs.refused else AGREES)
+        return Verdict(name, REFUSED if theirs.refused else
+                       LIMITED if unaligned(theirs, ours) else AGREES)
     wanted = kinds(found)
 
     def differs(smaller: Node) -> bool:

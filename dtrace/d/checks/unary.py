@@ -25,7 +25,6 @@ from dtrace.d.language.types import (
     pointed,
     pointer_to,
     spelled,
-    width,
 )
 from dwarf.types import Array, Pointer, Procedure, Type, strip
 
@@ -159,7 +158,7 @@ def check_sizeof(env: Environment, place: SourcePlace, kind: Type) -> syntax.Exp
 
     :raises DError: if the size is unknown.
     """
-    size = width(env.complete(kind)) if not is_string(kind) else width(kind)
+    size = env.universe.width(kind if is_string(kind) else env.complete(kind))
     if not size:
         raise DError(
             "D_SIZEOF_TYPE", "cannot apply sizeof to an operand of unknown size", place)

@@ -161,10 +161,13 @@ def expand_inline(env: Environment, place: SourcePlace, inline: syntax.Inline,
     result = converted(value, inline.type)
     if result is value and is_scalar(value.kind):  # also if the types are equal, as in DTrace
         result = typed(syntax.Cast(place, inline.type, value), inline.type)
-    if result is not value:
-        result.lvalue = value.lvalue
     # As in DTrace, only another name of a variable can be written.
-    result.writable = isinstance(value, syntax.VariableUse) and value.writable
+    written = isinstance(value, syntax.VariableUse | syntax.Alias) and value.writable
+    if result is not value:
+        if written:
+            result = typed(syntax.Alias(place, inline.type, value), inline.type)
+        result.lvalue = value.lvalue
+    result.writable = written
     return result
 
 

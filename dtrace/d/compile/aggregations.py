@@ -34,8 +34,8 @@ class AggregationCode(RecordCode):
             return 8
         return super().part_size(e)
 
-    def _put_part(self, e: syntax.Expression, kept: int | None, region: Region | None, at: int
-                  ) -> None:
+    def _put_part(self, e: syntax.Expression, kept: int | None, region: Region | None, at: int,
+                  storing: bool) -> None:
         if isinstance(e, syntax.FunctionCall) and e.function.name in STACKS:
             frames, user = stack_frames(self, e)
             self.place_part(region, at)
@@ -45,7 +45,7 @@ class AggregationCode(RecordCode):
             self.place_part(region, at)
             self.out.store(1, 0, 0)
         else:
-            super()._put_part(e, kept, region, at)
+            super()._put_part(e, kept, region, at, storing)
 
     def _part(self, e: syntax.Expression) -> Part:
         how = "value"

@@ -206,14 +206,14 @@ class ExpressionCode(ValueCode):
                 self.out.branch_constant(BpfJump.JEQ, 0, 0, end)
                 self.out.load(0, 0, 0)
                 self.out.place(end)
-            elif e.keys or not is_string(v.type):
+            elif e.keys:  # as in DTrace, other thread-local variables have no address before
                 made = self.out.label()
                 self.out.branch_constant(BpfJump.JNE, 0, 0, made)
                 self._make(v, key)
                 self.out.place(made)
             return
         self._variable_address(v, 0)
-        if is_string(v.type):
+        if not is_scalar(v.type):
             end = self.out.label()
             self.out.load(1, 0, -8)
             self.out.branch_constant(BpfJump.JEQ, 1, 0, end)
@@ -230,6 +230,19 @@ class ExpressionCode(ValueCode):
         self.out.helper(Helper.ASSIGN)
         self.key_arguments(v.number, key)
         self.out.helper(Helper.FIND)
+
+    def _provide(self, e: syntax.VariableUse) -> None:
+        """Emit code after which a structure has an address, even if it was NULL."""
+        v = e.variable
+        if v.number < 0:
+            self._variable_address(v, 1)
+            self.out.store_constant(1, -8, 0)
+            return
+        made = self.out.label()
+        key = self._find(e)
+        self.out.branch_constant(BpfJump.JNE, 0, 0, made)
+        self._make(v, key)
+        self.out.place(made)
 
     def _find(self, e: syntax.VariableUse) -> tuple[int, int, int | None]:
         """Emit code that looks for an element, and return its key, which stays in place."""
@@ -262,7 +275,7 @@ class ExpressionCode(ValueCode):
                 before_each()
             before = kept[number] if kept else None
             if slot is None and not is_string(e.kind):
-                self._put_part(e, before, Region.WORK, at)
+                self._put_part(e, before, Region.WORK, at, before_each is not None)
                 at += self.part_size(e)
                 continue
             if slot is None:
@@ -276,7 +289,7 @@ class ExpressionCode(ValueCode):
                 self.out.helper(Helper.KEY_TEXT)
                 self.out.storing = False
             else:
-                self._put_part(e, before, None, slot)
+                self._put_part(e, before, None, slot, before_each is not None)
                 self.out.load(0, FRAME, slot)
                 self.out.alu_constant(Alu.ADD, 0, self.part_size(e))
             self.out.store(FRAME, slot, 0)
@@ -300,9 +313,12 @@ class ExpressionCode(ValueCode):
         else:
             self.out.load(0, FRAME, kept)
 
-    def _put_part(self, e: syntax.Expression, kept: int | None, region: Region | None, at: int
-                  ) -> None:
-        """Emit code that puts a value into a key, at the location that ``place_part`` computes."""
+    def _put_part(self, e: syntax.Expression, kept: int | None, region: Region | None, at: int,
+                  storing: bool) -> None:
+        """Emit code that puts a value into a key, at the location that ``place_part`` computes.
+
+        :param storing: faults of the copying have no offset.
+        """
         self._value_of(e, kept)
         self.place_part(region, at)
         if is_scalar(e.kind):
@@ -311,7 +327,9 @@ class ExpressionCode(ValueCode):
         else:
             self.out.move(2, 0)
             self.out.constant(3, self.storage.size(e.kind))
+            self.out.storing = storing
             self.out.helper(Helper.COPY)
+            self.out.storing = False
 
     def place_part(self, region: Region | None, at: int) -> None:
         """Emit code that sets r1 to an address in a region or, without a region, a slot's value."""
@@ -432,7 +450,7 @@ class ExpressionCode(ValueCode):
                 self.value(operand)
             case syntax.Cast(operand=operand):
                 self.address(operand)
-            case syntax.VariableUse(variable=v) if v.number < 0:
+            case syntax.VariableUse(variable=v) if v.number < 0 and is_scalar(v.type):
                 self._variable_address(v, 0)
             case _:
                 self.value(e)
@@ -623,6 +641,8 @@ class ExpressionCode(ValueCode):
     def store(self, left: syntax.Expression, right: syntax.Expression) -> None:
         """Emit code that stores r0 in the object that ``left`` denotes; r0 keeps its value."""
         slot = self.keep(left.place)
+        while isinstance(left, syntax.Alias):  # as in DTrace, the variable is not converted
+            left = left.operand
         if isinstance(left, syntax.VariableUse):
             self._store_variable(left, slot)
         elif is_reference(left.kind):
@@ -646,16 +666,14 @@ class ExpressionCode(ValueCode):
             self.out.load(0, FRAME, slot)
             self.out.store(1, 0, 0)
             return
-        end = self.out.label()
-        if is_string(v.type):
-            filled = self.out.label()
-            self._variable_address(v, 1)
-            self.out.load(0, FRAME, slot)
-            self.out.store_constant(1, -8, 0)
-            self.out.branch_constant(BpfJump.JNE, 0, 0, filled)
-            self.out.store_constant(1, -8, 1)
-            self.out.jump(end)
-            self.out.place(filled)
+        end, filled = self.out.label(), self.out.label()
+        self._variable_address(v, 1)
+        self.out.load(0, FRAME, slot)
+        self.out.store_constant(1, -8, 0)
+        self.out.branch_constant(BpfJump.JNE, 0, 0, filled)
+        self.out.store_constant(1, -8, 1)
+        self.out.jump(end)
+        self.out.place(filled)
         self._variable_address(v, 0)
         self._copy(v.type, slot)
         self.out.place(end)
@@ -689,6 +707,8 @@ class ExpressionCode(ValueCode):
 
     def _assign_translated(self, left: syntax.Expression, right: syntax.Translated) -> None:
         size = self.storage.size(left.kind)
+        if isinstance(left, syntax.VariableUse):
+            self._provide(left)
         self.address(left)
         self.out.move(1, 0)
         self.out.address(2, Region.STRINGS, self.storage.zeros(size))

@@ -60,10 +60,10 @@ class Storage:
         if variable.keys is not None or variable.scope is Scope.THREAD:
             what = 0 if is_scalar(variable.type) else 1 if is_string(variable.type) else 2
             variable.number = len(self.keyed)
-            self.keyed.append((max(8, -(-size // 8) * 8), what, variable.scope is Scope.THREAD,
+            self.keyed.append((size, what, variable.scope is Scope.THREAD,
                                sum(self.key_size(k) for k in variable.keys or ())))
         else:
-            room = 8 + -(-size // 8) * 8  # the word before a string is 1 if the string is NULL
+            room = 8 + -(-size // 8) * 8  # the word before it is 1 if a string or structure is NULL
             if variable.scope is Scope.LOCAL:
                 variable.offset, self.locals_size = self.locals_size + 8, self.locals_size + room
                 self.locals.append((variable.offset, size))

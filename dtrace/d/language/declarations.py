@@ -283,7 +283,7 @@ def member_layout(word: str, entries: Sequence[Entry], universe: Universe
         if is_undefined(kind):
             raise DError("D_DECL_INCOMPLETE", "incomplete struct/union/enum "
                          f"{spelled(kind)}: {name}", place)
-        octets = width(kind)
+        octets = universe.width(kind)
         if not octets and bits is None:
             raise DError("D_DECL_VOIDOBJ", f"cannot have void member: {name}", place)
         if name in names and name:

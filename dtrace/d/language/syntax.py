@@ -159,6 +159,11 @@ class Cast(Expression):
 
 
 @dataclass(eq=False)
+class Alias(Cast):
+    """An inline that is another name of a variable, converted to the inline's type."""
+
+
+@dataclass(eq=False)
 class SizeOf(Expression):
     """``sizeof`` of a type."""
     of: Type

@@ -53,6 +53,7 @@ TYPEDEFS = {
     "size_t": "unsigned long", "id_t": "int", "pid_t": "int",
 }
 
+MAX_DIMENSIONS = 64  # more than any array has; ``size_of`` refuses an array with more
 STRING_SIZE = 256  # maximum size of a string in bytes (default of -x strsize)
 _CHARACTERS = Array(STRING_SIZE, lambda: CHAR)
 STRING = Typedef("string", lambda: _CHARACTERS)
@@ -102,9 +103,7 @@ def is_pointer(kind: Type) -> bool:
 
 def is_undefined(kind: Type) -> bool:
     """Return whether a type, or that of an array's elements, is declared but not defined."""
-    kind = strip(kind)
-    while isinstance(kind, Array):
-        kind = strip(kind.element)
+    kind = _element(kind)
     return isinstance(kind, Incomplete) or (isinstance(kind, Structure) and not kind.size)
 
 
@@ -176,10 +175,17 @@ def width(kind: Type) -> int:
 
     An array whose elements have no size has none.
     """
-    element = strip(kind)
-    while isinstance(element, Array):
-        element = strip(element.element)
-    return 0 if isinstance(element, Void | Procedure | Incomplete) else size_of(kind)
+    return 0 if isinstance(_element(kind), Void | Procedure | Incomplete) else size_of(kind)
+
+
+def _element(kind: Type) -> Type:
+    """Return the type of an array's elements, or of those of its elements; or another type."""
+    kind = strip(kind)
+    for _ in range(MAX_DIMENSIONS):
+        if not isinstance(kind, Array):
+            break
+        kind = strip(kind.element)
+    return kind
 
 
 _ORDER = {kind: number for number, kind in enumerate((
@@ -301,6 +307,7 @@ class Universe:
         self.kernel = kernel
         # Returns the types of a program, by a scope such as ``pid17``
         self.programs: Callable[[str], Sequence[Types]] = lambda _scope: ()
+        self.string_size: Callable[[], int] = lambda: STRING_SIZE  # in bytes, as -x strsize says
         self._named: dict[str, Type] = {}
         self._tags: dict[tuple[str, str], Type] = {}
         self._enumerators: dict[str, tuple[int, Type]] = {}
@@ -311,6 +318,18 @@ class Universe:
             self._named[kind.name] = kind
         for name, of in TYPEDEFS.items():
             self.define(name, self._named[of])
+
+    def width(self, kind: Type) -> int:
+        """Return the size of a type in bytes, like ``width()``; strings have the program's size."""
+        count, element = 1, kind
+        for _ in range(MAX_DIMENSIONS):
+            if is_string(element):
+                return count * self.string_size()
+            array = strip(element)
+            if not isinstance(array, Array):
+                break
+            count, element = count * (array.count or 0), array.element
+        return width(kind)
 
     def define(self, name: str, kind: Type) -> None:
         """Define a typedef."""

@@ -186,6 +186,52 @@ FOUND = {
     "an inline function's value is converted even if it has the declared type": (
         f"{QUIET}inline uint32_t f[uint32_t x] = x + x + 3;\n"
         "BEGIN { trace((long)f[0x7fffffff]); }\n", 0, "1\n", ""),
+    "structures are copied to variables from the end": (
+        f"{QUIET}struct s {{ long a; long b; }}; struct s x;\nBEGIN {{ x = *(struct s *)64; }}\n",
+        0, "\n", f"{ERROR}invalid address (0x40) in action #1 at offset N\n"),
+    "structures are copied to records and keys from the beginning": (
+        f"{QUIET}struct s {{ long a; long b; }};\nBEGIN {{ trace(*(struct s *)64); }}\n"
+        "BEGIN { @[*(struct s *)64] = count(); }\n", 0, "\n",
+        f"{ERROR}invalid address (0x4f) in action #1\n"
+        f"{ERROR}invalid address (0x4f) in action #2\n"),
+    "a thread-local structure has no address before it is assigned": (
+        f"{QUIET}struct s {{ long a; long b; }}; self struct s x, y; struct s z;\n"
+        "BEGIN { self->x.a = 1; trace(2); }\nBEGIN { trace(self->x.b); }\n"
+        "BEGIN { z.b = 7; self->y = z; self->y.a = 1; trace(self->y.a); trace(self->y.b); }\n"
+        "BEGIN { self->y = *(struct s *)0; trace(self->y.b); }\n", 0, "17\n",
+        f"{ERROR}invalid address (0x0) in action #1 at offset N\n"
+        f"{ERROR}invalid address (0x8) in action #1 at offset N\n"
+        f"{ERROR}invalid address (0x8) in action #2 at offset N\n"),
+    "a structure that was assigned from NULL is NULL": (
+        f"{QUIET}struct s {{ long a; long b; }}; struct s x, y; this struct s z;\n"
+        "BEGIN { trace(x.a); x = *(struct s *)0; y = x; trace(&y.b); trace(y.b); }\n"
+        "BEGIN { this->z = x; trace(x.b); }\nBEGIN { trace(this->z.b); }\n"
+        "BEGIN { trace(1); print(x); }\n", 0, "\n",
+        f"{ERROR}invalid address (0x8) in action #5 at offset N\n"
+        f"{ERROR}invalid address (0x8) in action #2 at offset N\n"
+        f"{ERROR}invalid address (0x8) in action #1 at offset N\n"
+        f"{ERROR}invalid address (0xf) in action #2\n"),
+    "the last unreadable byte is reported": (
+        f"{QUIET}BEGIN {{ trace(memstr((void *)64, 'a', 3)); }}\n"
+        "BEGIN { printm(3, memref((void *)64, 3)); }\nBEGIN { trace(copyinstr(64, 5)); }\n"
+        "BEGIN { trace(inet_ntoa6((struct in6_addr *)0xffffffffffffff00)); }\n"
+        "BEGIN { trace(inet_ntop(2, (void *)0xffffffffffffff00)); }\n", 0, "\n",
+        f"{ERROR}invalid address (0x41) in action #1 at offset N\n"
+        f"{ERROR}invalid address (0x42) in action #1\n"
+        f"{ERROR}invalid address (0x45) in action #1 at offset N\n"
+        f"{ERROR}invalid address (0xffffffffffffff0f) in action #1 at offset N\n"
+        f"{ERROR}invalid address (0xffffffffffffff00) in action #1 at offset N\n"),
+    "an inline name of a variable stores all of it": (
+        f"{QUIET}int y; long z; self int v; inline int X = y; inline char C = z;\n"
+        "inline int V = self->v; inline int Y = X; inline char D = C;\n"
+        "BEGIN { X = -1; trace(y == -1); z = 0x1234; C = 1; trace(z); V = 4; trace(self->v);\n"
+        "Y = 6; trace(y); D = 0x107; trace(z); V++; Y--; trace(self->v); trace(y); }\n", 0,
+        "1146755\n", ""),
+    "strings in structures have the size of strsize": (
+        f"#pragma D option strsize=512\n{QUIET}struct s {{ string t; long b; }}; struct s x;\n"
+        'BEGIN { x.b = 7; x.t = "a"; trace(x.b); trace(x.t); trace(sizeof (x));\n'
+        "trace(sizeof (string)); print(x); }\n", 0,
+        '7a520512struct s {\n    string t = [ "a" ]\n    long b = 0x7\n}\n', ""),
     "a short number has a sign": (
         f'{QUIET}BEGIN {{ printf("[%+hd|% hd|%+hd|%+hu]", (short)5, (short)7, (short)-1, '
         '(unsigned short)1); }\n', 0, "[+5| 7|+65535|1]\n", ""),
@@ -226,6 +272,20 @@ def test_a_pointer_does_not_lead_out_of_its_variable(tmp_path, before, access):
     path.write_text(path.read_text().replace("(long *)&x.b", "(short *)&x.b").replace(
         "(long *)&this->x.b", "(short *)&this->x.b").replace("+ 2", "+ 1").replace("[2]", "[0]"))
     assert outcome(path).errors == ""
+
+
+@pytest.mark.parametrize("scope, name", [("", "x"), ("self ", "self->x"), ("this ", "this->x")])
+@pytest.mark.parametrize("copy", ["*((struct big *)&x.a) = z", "*((string *)&x.a) = \"abcdefgh\"",
+                                  "z = *((struct big *)&x.a)", "tracemem(&x.a, 17)"])
+def test_a_copy_does_not_leave_its_variable(tmp_path, scope, name, copy):
+    path = tmp_path / "script.d"
+    path.write_text(f"{QUIET}struct s {{ long a; long b; }}; struct big {{ long w[9]; }};\n"
+                    f"{scope}struct s x; struct s o; {scope}struct s y; struct big z;\n"
+                    f"BEGIN {{ {name} = o; o.a = 7; {name.replace('x', 'y')} = o; z.w[2] = 3; }}\n"
+                    f"BEGIN {{ {copy.replace('x.', name + '.')}; }}\n"
+                    f"BEGIN {{ trace({name.replace('x', 'y')}.a); }}\n{LAST}")
+    ours = outcome(path)
+    assert ours.output == "7\n" and "invalid address (0x" in ours.errors
 
 
 @pytest.mark.parametrize("to", ["&x.b", "&self->z.b", "&y.a", "(void *)64", "this->p + 1"])

@@ -205,8 +205,9 @@ def test_a_fault_is_reported_and_the_error_probe_fires():
     ("trace(1 / x)", "divide-by-zero"), ("trace(alloca(1 << 30))", "out of scratch space"),
     ('trace(strlen(NULL))', "invalid address (0x0)"),
     ("trace(lltostr(1, 99))", "illegal operation"),
-    ("bcopy(alloca(4), (void *)64, 4)", "invalid address (0x"),
-    ("bcopy((void *)64, alloca(4), 4)", "invalid address (0x43)"),
+    ("bcopy((void *)64, alloca(4), 4)", "invalid address (0x40)"),
+    ("bcopy((void *)-64, alloca(4), 4)", "invalid address (0xffffffffffffffc3)"),
+    ("bcopy(alloca(4), (void *)64, 4)", "invalid address (0x40)"),
     ("this->s = alloca(8); bcopy(this->s, alloca(0), 4)", "invalid address"),
     ("a[1][9] = 1", "invalid address"), ("trace(uregs[1])", "illegal operation"),
 ])

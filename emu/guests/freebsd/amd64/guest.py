@@ -85,7 +85,7 @@ GUEST = freebsd(
     releases="amd64/amd64",
     tracepoint=bytes.fromhex("660f1f0400"),  # no-op at static probes (machine/sdt_machdep.h)
     context=CONTEXT,
-    tracer=tracer(trampoline=32, frame_on_stack=True),
+    tracer=tracer(trampoline=32, frame_on_stack=True, copies_at_once=True),  # REP MOVSB
     interrupts=("intr_execute_handlers", "lapic_handle_timer"),
     entry_path=frozenset({"Xbpt", "alltraps", "calltrap", "trap"}),
     seam_word="dtrace_invop_calltrap_addr",
