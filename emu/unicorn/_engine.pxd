@@ -293,7 +293,7 @@ cdef struct Clock:
     uint64_t horizon
     # If the next block starts here, the CPU model may have cut it off from the block in progress.
     uint64_t cut_at
-    uint64_t observed  # number of listeners to memory accesses; see ``interrupt_hook``
+    uint64_t observed  # number of listeners to memory accesses; see ``interrupt_hook``, ``invalid_hook``
     unusual_fn unusual  # slow path of a block start; a function pointer prevents inlining
     # Index of the CPU whose registers are in the engine, and the number of CPUs.
     uint32_t cpu

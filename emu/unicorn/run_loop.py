@@ -503,6 +503,8 @@ class RunLoop:
             self.machine.schedule.begins_to_wait(pc)
         elif answered:
             self._settle(pc)
+            if count and begin <= pc < begin + size:
+                engine.resume(pc)  # the block had begun, so nothing becomes due here
         else:
             return Stop(StopReason.HALT, pc, "the CPU stopped for no known reason")
         return None

@@ -3,7 +3,8 @@
 This file is part of the dispatcher; ``_dispatch.pyx`` includes it.
 """
 
-# Large members come first, so that the compiler inserts no padding: there may be millions of these.
+# Large members come first, so that the compiler inserts no padding between them: there may be
+# millions of these.
 cdef struct Site:
     uint64_t address
     uint64_t block

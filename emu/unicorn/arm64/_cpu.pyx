@@ -7,7 +7,7 @@ Python version is ``Arm64.translate``.
 
 Exceptions: Arm ARM, "Exception entry".  The Python version, ``ArmCpu._enter``, handles all of them.
 ``enter`` handles only BRK at EL1 with SP_EL1, which each firing causes; ``deliver`` handles the
-exceptions that are frequent in programs.
+exceptions that are frequent in programs and, while no probe of ours is in memory, the kernel's own.
 """
 
 from libc.stdint cimport uint32_t, uint64_t

@@ -6,9 +6,10 @@ model, the walk sets no accessed bits.  The Python version is ``Riscv64.translat
 
 Exceptions: privileged manual, chapter "Supervisor-Level ISA".  The Python version,
 ``RiscvCpu._trap``, handles every cause.  ``enter`` handles only the breakpoint exception of each
-firing; ``deliver`` handles the exceptions that are frequent in programs.  Both access registers
-in a saved context: accessing them as control and status registers through Unicorn would take as
-long as the kernel's whole breakpoint path.
+firing; ``deliver`` handles the exceptions that are frequent in programs and, while no probe of ours
+is in memory, the kernel's own breakpoints.  Both access registers in a saved context: accessing
+them as control and status registers through Unicorn would take as long as the kernel's whole
+breakpoint path.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t

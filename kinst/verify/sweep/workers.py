@@ -82,10 +82,13 @@ class Processes(Workers):
     """Forked copies of this process, which inherit the object prepared for a task.
 
     :param losses: number of lost processes that are replaced.
+    :param advice: what a user can do if more are lost, and the option before it.
     """
 
-    def __init__(self, jobs: int, losses: int = LOSSES) -> None:
+    def __init__(self, jobs: int, losses: int = LOSSES, advice: tuple[str, str] = (
+            "--jobs", "try fewer jobs or a smaller --memory")) -> None:
         self._jobs, self._losses = min(jobs, MAX_JOBS), losses
+        self._advice = advice
 
     def done(self, task: Task[Item, Result, Any], parts: Iterable[Sequence[Item]],
              ordered: bool = False) -> Iterator[Done[Item, Result]]:
@@ -119,8 +122,9 @@ class Processes(Workers):
                 if losses > self._losses:
                     lost = "a worker process was lost" if losses == 1 else (
                         f"worker processes were lost {losses} times")
-                    raise KinstError(f"--jobs: {lost}, perhaps because memory ran out; try "
-                                     "fewer jobs or a smaller --memory") from None
+                    option, advice = self._advice
+                    raise KinstError(f"{option}: {lost}, perhaps because memory ran out; {advice}"
+                                     ) from None
 
 
 def _begin(parent: int, copied: bool) -> None:

@@ -24,6 +24,8 @@ MOMENT, STEP, LAST = 400, 2500, 5000
 COLOURS = 32
 # font files that are part of matplotlib
 FONTS = ("DejaVuSans.ttf", "DejaVuSans-Bold.ttf", "DejaVuSansMono.ttf")
+# What a user can do if drawing processes are lost
+ADVICE = ("--gif", "free memory, or make the pictures with --svg")
 
 
 def check() -> None:
@@ -68,7 +70,8 @@ def write_animation(pictures: Pictures[Moment], path: Path) -> int:
     names = {moment: step.name for moment, step in reversed(pictures.steps)}
     count = len(pictures.moments)
     frames, times = list["Image"](), list[int]()
-    with PROGRESS.working(f"drawing {count} pictures"), Processes(processors()) as workers:
+    with PROGRESS.working(f"drawing {count} pictures"), \
+            Processes(processors(), 1, ADVICE) as workers:
         parts = ([pictures.svg(number, names.get(number, ""))] for number in range(count))
         for done in workers.done(Drawing(), parts, ordered=True):
             frames.append(PIL.Image.open(io.BytesIO(done.results[0])))
