@@ -1,8 +1,8 @@
 # make demo      set everything up and show the main features on the teaching kernels
 # make test      set everything up, lint, and run the tests that need no FreeBSD kernel
-# make full      run the tests that take longer: those on FreeBSD kernels, which are in
-#                KINST_KERNELS=DIR or registered with 'kinst images', and those of which 'make test'
-#                runs a part
+# make full      run all tests: also those on FreeBSD kernels, which are in KINST_KERNELS=DIR or
+#                registered with 'kinst images', and those of which 'make test' runs a part
+#                (tests/slow.py)
 # make check     lint and run the core tests, in less than a minute, for use during development
 # make images    build the teaching kernels and the userland for each architecture
 # make sanitize  build the native code with AddressSanitizer and UndefinedBehaviorSanitizer, and run
@@ -81,15 +81,12 @@ test: lint $(KERNELS) $(ROOTS)
 	sh ./setup-system.sh qemu
 	sh ./setup-system.sh witnesses || true
 	env -u KINST_KERNELS -u KINST_FULL $(BIN)/python -m pytest -n auto --dist worksteal --ignore tests/real
-	@echo "Not run: the tests of 'make full', which take longer and need FreeBSD kernels"
-
-LONG := tests/real tests/test_package.py tests/emu/qemu/test_faults.py \
-	tests/kinst_emu/explore/test_seeds.py
+	@echo "Not run: slow tests (tests/slow.py) and those on FreeBSD kernels: make full"
 
 full: $(DEV) $(KERNELS) $(ROOTS)
 	sh ./setup-system.sh qemu
 	sh ./setup-system.sh witnesses || true
-	KINST_FULL=1 $(BIN)/python -m pytest -n auto --dist worksteal $(LONG)
+	KINST_FULL=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 docs: $(DEV)
 	$(BIN)/sphinx-build -q -W --keep-going -b html -d build/doctrees docs build/site

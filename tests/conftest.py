@@ -1,6 +1,8 @@
 """Fixtures and pytest hooks for all tests."""
 
 import os
+import re
+import zlib
 from collections import Counter
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from emu.elf.image import Image, load_image
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
+from tests.slow import LEFT_OUT, ONE_ARCHITECTURE
 
 ARCHES = ("amd64", "arm64", "riscv64")
 MEMORY = 64 << 20
@@ -33,8 +36,30 @@ def private_directories(tmp_path_factory):
 LONG = ("tests/test_package.py", "tests/kinst/verify/crosscheck/", "tests/emu/qemu/test_faults.py")
 
 
+ARCHITECTURE = re.compile(r"(?<=[\[-])(amd64|arm64|riscv64)(?=[\]-])")
+
+
+def left_out(node):
+    """Return why ``make test`` leaves out a test, or None.
+
+    Of a slow test that exists for each architecture, it runs one; which one depends on the name.
+    """
+    name = node.partition("[")[0]
+    if name in LEFT_OUT:
+        return "slow: runs only with KINST_FULL"
+    architecture = ARCHITECTURE.search(node)
+    if architecture is None or name not in ONE_ARCHITECTURE:
+        return None
+    chosen = ARCHES[zlib.crc32(name.encode()) % len(ARCHES)]
+    return None if architecture[1] == chosen else "slow: without KINST_FULL, one architecture runs"
+
+
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    for item in items:
+        reason = None if FULL else left_out(item.nodeid)
+        if reason is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def skips(reports):
