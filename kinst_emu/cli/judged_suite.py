@@ -16,14 +16,17 @@ from dtrace.judge.suite import SuiteTest, tests, why_failed
 from emu.arch.architectures import arch_of
 from emu.elf.image import Image
 from emu.host.errors import KinstError
+from emu.host.fingerprint import our_code
 from images import catalog
 from images.guest_tracer import GuestTracer, TracerError
 from images.systems import with_disks
-from kinst.verify.sweep.task import Task
+from kinst.verify.laboratory import finding
+from kinst.verify.sweep.store import Kept, Key
+from kinst.verify.sweep.sweep import KeptTask, sweep
 from kinst.verify.sweep.workers import check_identity
 from kinst_emu.cli.d_sources import RELEASE, source_of
 from kinst_emu.cli.judged import kdtrace, staying
-from kinst_emu.cli.sweeps import Sweep, progress_bar
+from kinst_emu.cli.sweeps import Sweep, compiler_of, progress_bar
 
 # Commands that run in the guest while a test traces, so that probes of the kernel fire: often at
 # the beginning, then seldom, because a test of all functions that takes ten seconds would not end
@@ -47,7 +50,7 @@ def refuse_for_suite(arguments: argparse.Namespace) -> None:
         raise KinstError("--suite: needs --dtrace DIRECTORY, with the tests")
     if not Path(arguments.dtrace[0]).is_dir():
         raise KinstError(f"{arguments.dtrace[0]}: is not a directory; give one with the tests")
-    for name in ("random", "seed", "store"):
+    for name in ("random", "seed"):
         if getattr(arguments, name) is not None:
             raise KinstError(f"--{name}: cannot be used with --suite")
 
@@ -69,7 +72,7 @@ class Passed:
 
 
 @dataclass(frozen=True)
-class SuiteTask(Task[Item, Passed, GuestTracer]):
+class SuiteTask(KeptTask[Item, Passed, GuestTracer]):
     """Task that runs tests of the suite on both tracers.
 
     :param identity: identity of the kernel; a worker with another one refuses.
@@ -93,6 +96,33 @@ class SuiteTask(Task[Item, Passed, GuestTracer]):
     def results(self, prepared: GuestTracer, items: Sequence[Item]) -> list[Passed]:
         """Run tests on both tracers."""
         return [_passed(prepared, test, source, self.memory) for test, source in items]
+
+    def named(self, item: Item) -> bytes:
+        """Return the key under which a store keeps a test."""
+        test, source = item
+        return json.dumps([test.name, source]).encode()
+
+    def kept(self, item: Item, result: Passed) -> Kept | None:
+        """Convert a result for storage; that of a test which was not run is not stored."""
+        if result.word == NOT_RUN:
+            return None
+        return finding.to_kept(finding.Finding(
+            self.named(item), result.word, note=json.dumps([result.name, result.why])))
+
+    def known(self, kept: Kept) -> Passed:
+        """Convert a stored row back to a result.
+
+        :raises ValueError: when the stored row is malformed.
+        """
+        stored = finding.from_kept(kept)
+        try:
+            row = json.loads(stored.note)
+        except RecursionError as error:
+            raise ValueError("malformed result of a test") from error
+        if stored.word not in WORDS or not (
+                isinstance(row, list) and len(row) == 2 and all(type(text) is str for text in row)):
+            raise ValueError("malformed result of a test")
+        return Passed(row[0], stored.word, row[1])
 
 
 def _source(test: SuiteTest, image: Image) -> str:
@@ -147,12 +177,17 @@ def run_suite(image: Image, memory: int, _seed: int, arguments: argparse.Namespa
         except KinstError as error:
             results[test.name] = Passed(test.name, NOT_RUN, str(error))
     with Sweep(arguments) as jobs, progress_bar(len(items), "tests") as advance:
-        for done in jobs.workers.done(task, [[item] for item in items]):
-            results |= {one.name: one for one in done.results}
-            advance(len(done.results))
-    found = [results[test.name] for test in every]
-    if all(one.word == NOT_RUN for one in found):
-        raise KinstError(f"{directory}: none of the {len(found)} tests was run: {found[0].why}")
+        arch = arch_of(image).name
+        key = Key("xval", f"suite {our_code()} {image.identity} with {memory >> 20} MB", arch, 0, 0)
+        if jobs.store is not None:
+            jobs.store.begin(key, image.kernel_identity, task.kernel, compiler_of(image.path),
+                             {task.named(item): "test" for item in items})
+        for found in sweep(task, items, jobs.workers, jobs.store, key, 1, most=1):
+            results |= {one.name: one for one in found}
+            advance(len(found))
+    ended = [results[test.name] for test in every]
+    if all(one.word == NOT_RUN for one in ended):
+        raise KinstError(f"{directory}: none of the {len(ended)} tests was run: {ended[0].why}")
     scripts = Counter(path.parent.name for path in directory.rglob("*.ksh"))
     classes = sorted({test.kind for test in every} | set(scripts))
     rows = {kind: Counter(results[test.name].word for test in every if test.kind == kind)
@@ -161,10 +196,10 @@ def run_suite(image: Image, memory: int, _seed: int, arguments: argparse.Namespa
         print(json.dumps({
             "classes": {kind: {word: rows[kind][word] for word in WORDS}
                         | {"shell scripts": scripts[kind]} for kind in classes},
-            "tests": [dataclasses.asdict(one) for one in found]}))
+            "tests": [dataclasses.asdict(one) for one in ended]}))
     else:
-        _print(found, rows, scripts)
-    return 1 if any(one.word == THEIRS for one in found) else 0
+        _print(ended, rows, scripts)
+    return 1 if any(one.word == THEIRS for one in ended) else 0
 
 
 def _print(found: Sequence[Passed], rows: dict[str, Counter[str]], scripts: Counter[str]) -> None:

@@ -123,14 +123,17 @@ def test_the_suite_is_judged_by_its_own_rules(tmp_path):
     (tmp_path / "aggs" / "tst.event.d").write_text(
         "syscall::read:entry { exit(0); }\n")
     (tmp_path / "aggs" / "tst.script.ksh").write_text("exit 0\n")
-    done = run("kinst", "xval", "-k", str(image.path), "--base", "--json", "--dtrace",
-               str(tmp_path), "--suite")
+    words = ("kinst", "xval", "-k", str(image.path), "--base", "--json", "--dtrace",
+             str(tmp_path), "--suite", "--store", str(tmp_path / "results"))
+    done = run(*words)
     found = json.loads(done.stdout)
     assert {one["name"].partition("/")[2]: one["word"] for one in found["tests"]} == {
         "tst.both.d": "both pass", "err.D_IDENT_UNDEF.both.d": "both pass",
         "tst.neither.d": "neither passes", "tst.event.d": "both pass"}
     assert found["classes"]["aggs"]["shell scripts"] == 1
     assert done.returncode == 0
+    again = run(*words)  # from the store
+    assert json.loads(again.stdout) == found
 
 
 @pytest.mark.parametrize("arch", ARCHES)
