@@ -256,7 +256,10 @@ class AggregationTable:
             elif kind is Aggregate.MAX:
                 entry.values[0] = max(entry.values[0], values[0])
             else:
+                carry = kind is Aggregate.STDDEV and entry.values[2] % U64 + values[2] % U64 >= U64
                 entry.values = [signed(a + b) for a, b in zip(entry.values, values, strict=True)]
+                if carry:  # the sum of the squares has 128 bits
+                    entry.values[3] = signed(entry.values[3] + 1)
         return dropped
 
     def of(self, info: AggregationInfo) -> list[Entry]:

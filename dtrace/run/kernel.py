@@ -8,8 +8,8 @@ from typing import cast
 
 from dtrace.d.compile.program import ListedProbe
 from dtrace.d.language.spelled_types import spelled_type
-from dtrace.d.language.surroundings import Located
-from dtrace.d.language.types import LONG, Universe
+from dtrace.d.language.surroundings import KernelSymbol, Located
+from dtrace.d.language.types import INT, LONG, Universe
 from dtrace.debug.program_types import program_types, types_when_moved
 from dtrace.run.kernel_probes import KernelProbes
 from dtrace.run.local_variables import LocalVariables
@@ -80,7 +80,7 @@ class KernelSurroundings:
     _clause: Sequence[ListedProbe] = ()
     _said: set[str] = field(default_factory=set)
     _spelled: dict[int, tuple[Procedure, str]] = field(default_factory=dict)
-    _modules: dict[tuple[str, str], tuple[int, Type] | None] = field(default_factory=dict)
+    _modules: dict[tuple[str, str], KernelSymbol | None] = field(default_factory=dict)
     _of_programs: dict[ProgramFile, Arguments] = field(default_factory=dict)
     _last: tuple[ListedProbe, Procedure | None] | None = None  # a probe, and its function's type
 
@@ -283,8 +283,8 @@ class KernelSurroundings:
             self._said.add(text)
             self.say(text)
 
-    def symbol(self, module: str, name: str) -> tuple[int, Type] | None:
-        """Return the address and type of a variable or function, or None if the name is unknown."""
+    def symbol(self, module: str, name: str) -> KernelSymbol | None:
+        """Return a variable or function, or None if the name is unknown."""
         if self.types is None:
             return None
         symbol = self.image.symbols.find(name)
@@ -298,9 +298,11 @@ class KernelSurroundings:
         kind = self.types.variable(name, symbol.address)
         if kind is None:
             kind = self.types.function(name, symbol.address)
-        return None if kind is None else (symbol.address, kind)
+        if kind is None and self.image.holds_code(symbol.address):
+            kind = Procedure((), False, lambda: INT)
+        return KernelSymbol(symbol.address, kind, symbol.module)
 
-    def _not_loaded(self, module: str, name: str) -> tuple[int, Type] | None:
+    def _not_loaded(self, module: str, name: str) -> KernelSymbol | None:
         """Return a variable of a module that is not loaded, with its value in the module's file."""
         assert self.types is not None
         for file in modules(self.image.path, name) if name.isidentifier() else ():
@@ -309,7 +311,7 @@ class KernelSurroundings:
             content = variable(file, name, self.types)
             if content is not None:
                 self.say(f"`{name}: using the value in {file.path.name}, which is not loaded")
-                return self.place(content[0]), content[1]
+                return KernelSymbol(self.place(content[0]), content[1], file.path.stem)
         return None
 
     def argument(self, index: int) -> Type | None:

@@ -336,8 +336,14 @@ def typed_name(kind: Type, depth: int = 0) -> str:
             inner = typed_name(target, depth + 1)
             return f"{inner}*" if inner.endswith("*") else f"{inner} *"
         case Array():
+            counts = f"[{kind.count or 0}]"
+            while isinstance(kind.element, Array) and len(counts) < MAX_NAME:
+                kind = kind.element
+                counts += f"[{kind.count or 0}]"
             inner = typed_name(kind.element, depth + 1)
-            return f"{inner} [{kind.count or 0}]"
+            if inner.endswith("(*)()"):
+                return f"{inner.removesuffix(')()')}{counts})()"
+            return f"{inner}{counts}" if inner.endswith("*") else f"{inner} {counts}"
         case Procedure():
             return f"{typed_name(kind.result, depth + 1)} ()"
         case Structure() | Incomplete():

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dtrace.bpf.interpreter import Interpreter, Narrate
 from dtrace.bpf.layout import ContextOffset, Region
 from dtrace.d.compile.program import Compiled
-from dtrace.d.language.options import MAX_TIME
+from dtrace.d.language.options import DEFAULTS, MAX_TIME
 from dtrace.run.consumer import Consumer, Enabled, Failure
 from dtrace.run.enabled_probes import FiredProbe
 from dtrace.run.guest_state import TracingEnded
@@ -26,6 +26,9 @@ from kinst.relocation.trap import CpuState
 
 STATE_ADDRESS = 0x0D7A_FFFF_0000_0000  # value of arg0 of BEGIN and END
 MAX_FIRINGS = 10_000_000
+# Options with the intervals at which aggregations are read and buffers are printed
+RATES = ("aggrate", "switchrate")
+WAKES = 1  # ns after a timer at which dtrace(1), which waits as long, continues
 
 
 class Timers:
@@ -74,6 +77,8 @@ class Session(LinkedPrograms):
                 self.options, self.symbols, self.out, self.say, sink=self.sink)
         self.interrupted = False
         self._only_begin = False  # whether BEGIN has ended the trace
+        self._hurried = False  # whether the buffers are consumed before the regular time
+        self._since: dict[str, int] = {}  # option with a rate -> time of the last action
         self._busy = False  # whether output or a firing of DTrace's own probes is in progress
         self._interpreter: Interpreter | None = None
 
@@ -142,7 +147,8 @@ class Session(LinkedPrograms):
     def _looked(self, now: int) -> None:
         """Consume the buffers; the runtime calls this method regularly, between two firings."""
         self.now = now
-        self._consume()
+        self._consume(force=self._hurried)
+        self._hurried = False
         self.runtime.look_at(now + self.period)
         self._end_workload()
 
@@ -167,7 +173,7 @@ class Session(LinkedPrograms):
         elif workload is None or self.guest is None:
             self._timers()
         elif not self.stopped:
-            self.runtime.look_at(self.now + self.period)
+            self.runtime.look_at(self.now + self.period + WAKES)
             try:
                 timers = Timers(self._fired.single.values(), self.guest.time)
                 self.guest.run(workload, timers.due, lambda: self._rung(timers))
@@ -194,7 +200,8 @@ class Session(LinkedPrograms):
         """Restart the timers after the guest has moved to another time."""
         assert self.guest is not None
         self.now = self.guest.now
-        self.runtime.look_at(self.now + self.period)
+        self._since.clear()
+        self.runtime.look_at(self.now + self.period + WAKES)
         timers = Timers(self._fired.single.values(), self.guest.time)
         self.guest.arm(timers.due, lambda: self._rung(timers))
 
@@ -208,20 +215,26 @@ class Session(LinkedPrograms):
         self.now = self.guest.now
         self._end()
 
-    def look(self) -> None:
-        """Consume the buffers while no workload is running."""
+    def look(self, force: bool = True) -> None:
+        """Consume the buffers while no workload is running.
+
+        :param force: whether to do it before ``aggrate`` and ``switchrate`` have passed.
+        """
         assert self.guest is not None
         self.now = self.guest.now
-        self._consume()
+        self._consume(force=force)
 
     def hurry(self) -> None:
         """Consume the buffers as soon as possible, before the next regular time.
 
-        This may be called at any time, also from a signal handler.
+        This may be called at any time, also from a signal handler. It does nothing if the program
+        says when the buffers are consumed.
         """
-        if self.guest is None or self.stopped:
+        if self.guest is None or self.stopped or any(
+                self.options.number(name) != DEFAULTS[name] for name in RATES):
             return
         if self._busy or self.runtime.firing or self.guest.frozen:
+            self._hurried = True
             self.runtime.look_at(0)
         else:
             self.look()
@@ -293,7 +306,7 @@ class Session(LinkedPrograms):
             if due > MAX_TIME:
                 self.say("trace ended: limit of 146 years reached")
                 return
-            if look <= due:
+            if look < due:  # dtrace(1) wakes up after the timers
                 period = self.period
                 self._wait(due - (due - look) % period if not host else look, host)
                 self._consume()
@@ -311,7 +324,7 @@ class Session(LinkedPrograms):
         assert self.guest is not None
         while timers.due is not None and timers.due <= self.guest.time and not self.stopped:
             look, period = self.runtime.look_time, self.period
-            if look <= timers.due:  # dtrace(1) has consumed the buffers in the meantime
+            if look < timers.due:  # dtrace(1) has consumed the buffers in the meantime
                 self._looked(timers.due - (timers.due - look) % period)
                 continue
             self.now = max(self.now, timers.due)
@@ -328,8 +341,7 @@ class Session(LinkedPrograms):
     @property
     def period(self) -> int:
         """Interval at which the buffers are consumed, in nanoseconds."""
-        number = self.options.number
-        return max(min(number("switchrate"), number("aggrate")), 10**6)
+        return max(min(map(self.options.number, RATES)), 10**6)
 
     def _wait(self, until: int, host: bool) -> None:
         if host and until > self.now:
@@ -338,19 +350,35 @@ class Session(LinkedPrograms):
 
     # -- consuming ---------------------------------------------------------------------------------
 
-    def _consume(self, last: bool = False) -> None:
-        """Print the buffered data; unless ``bufpolicy`` is "switch", print only at the end."""
+    def _due(self, name: str) -> bool:
+        """Return whether the interval of one of ``RATES`` has passed, and begin the next one."""
+        rate = max(self.options.number(name), 1)
+        last = self._since.get(name)
+        if last is not None and 0 <= self.now - last < rate:
+            return False
+        self._since[name] = self.now if last is None or self.now < last else (
+            self.now - (self.now - last) % rate)
+        return True
+
+    def _consume(self, last: bool = False, force: bool = False) -> None:
+        """Print the buffered data; unless ``bufpolicy`` is "switch", print only at the end.
+
+        :param force: whether to do it before ``aggrate`` and ``switchrate`` have passed.
+        """
+        aggregated, switched = (self._due(name) or last or force for name in RATES)
         if self.options.text("bufpolicy") != "switch" and not last:
             return
         self._busy = True
         try:
-            self._print()
+            if aggregated:
+                self._drops(self.consumer.table.merge(
+                    self.compiler.aggregations, self.runtime.aggregated(), self.symbols.start))
+            if switched:
+                self._print()
         finally:
             self._busy = False
 
     def _print(self) -> None:
-        self._drops(self.consumer.table.merge(
-            self.compiler.aggregations, self.runtime.aggregated(), self.symbols.start))
         self._take()
         if self._only_begin and not self.options.given("temporal"):
             self._records.sort(key=lambda record: not _is_of_begin(record))

@@ -17,7 +17,7 @@ from dtrace.calls.calls import parse as parse_calls
 from dtrace.calls.prototypes import Prototypes, plain, result_line
 from dtrace.calls.strings import CallSyntaxError
 from dtrace.run.destructive import ActionEnded
-from dtrace.run.session import Session
+from dtrace.run.session import WAKES, Session
 from dtrace.run.target import new_target
 from dtrace.stacks.stack import failure
 from dtrace.stacks.user_programs import UserPrograms
@@ -416,7 +416,7 @@ class TracedKernel:
             raise KinstError(IDLE)
         most = self.line.work.limit or LIMIT
         limit, idle, idled = machine.instructions + most, self.line.work.idle, 0
-        ran = False
+        ran, later = False, WAKES
         while not session.stopped:
             if self.commands.run_next():
                 ran, idled = True, 0
@@ -430,7 +430,9 @@ class TracedKernel:
                 shown, busy = len(machine.console.text), machine.instructions
                 begin = machine.now
                 stop = machine.run(Until(
-                    instructions=limit, time=begin + min(session.period, idle - idled)))
+                    instructions=limit,
+                    time=begin + min(session.period, idle - idled) + later))
+                later = 0
                 idled += max(0, machine.now - begin - (machine.instructions - busy))
                 if len(machine.console.text) != shown:
                     idled = 0
@@ -445,7 +447,7 @@ class TracedKernel:
                 break
             else:
                 raise KinstError(IDLE)
-            session.look()
+            session.look(force=False)
         self.commands.run_rest()
 
 

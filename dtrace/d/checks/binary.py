@@ -131,9 +131,9 @@ def _additive(env: Environment, node: syntax.Binary, left: syntax.Expression,
         if is_integer(first) and is_integer(second):
             return typed(node, arithmetic(first, second))
         if counts(first) and is_integer(second):
-            return typed(node, decayed(first))
+            return typed(node, first if is_string(first) else decayed(first))
         if node.operator == "+" and is_integer(first) and counts(second):
-            return typed(node, decayed(second))
+            return typed(node, second if is_string(second) else decayed(second))
         if node.operator == "-" and counts(first) and counts(second) and pointers_compatible(
                 decayed(first), decayed(second)):
             difference = env.universe.own("ptrdiff_t")

@@ -9,7 +9,15 @@ from dtrace.d.language import syntax
 from dtrace.d.language.errors import DError
 from dtrace.d.language.identifiers import Scope
 from dtrace.d.language.types import INT, is_array, pointed, spelled
-from dwarf.types import Incomplete, Member, Pointer, Structure, find_member, strip
+from dwarf.types import (
+    Incomplete,
+    Member,
+    Pointer,
+    Procedure,
+    Structure,
+    find_member,
+    strip,
+)
 
 LOCALS = "local"  # not in FreeBSD, where a program can define a variable of this name
 
@@ -44,8 +52,11 @@ def check_member(env: Environment, node: syntax.MemberAccess) -> syntax.Expressi
     if not isinstance(holder, Structure):
         what = "pointer to type" if node.arrow else "type"
         end = " pointer" if node.arrow else ""
+        named = strip(pointed(holder))
+        shown = (f"{spelled(named.result)} (*)()" if isinstance(named, Procedure)
+                 else spelled(holder))
         raise DError("D_OP_SOU", f'operator {operator} cannot be applied to {what} '
-                     f'"{spelled(holder)}"; must be applied to a struct or union{end}', place)
+                     f'"{shown}"; must be applied to a struct or union{end}', place)
     member = find_member(holder, name)
     if member is None:
         raise DError("D_TYPE_MEMBER", f"{name} is not a member of {spelled(holder)}", place)

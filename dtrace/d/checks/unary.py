@@ -3,7 +3,7 @@
 from dtrace.d.checks.conversions import constant, shown_type, typed
 from dtrace.d.checks.environment import Environment
 from dtrace.d.checks.members import translated_values
-from dtrace.d.checks.variables import assignment_target
+from dtrace.d.checks.variables import assignment_target, symbol_of
 from dtrace.d.language import constants, syntax
 from dtrace.d.language.errors import DError, SourcePlace
 from dtrace.d.language.identifiers import Scope
@@ -40,7 +40,9 @@ def check_unary(env: Environment, node: syntax.Unary) -> syntax.Expression:
     if operator == "sizeof":
         return _sizeof_expression(env, node)
     literal = constants.is_literal(node.operand)
-    operand = env.check(node.operand)
+    operand = (symbol_of(env, node.operand, addressed=True)
+               if operator == "&" and isinstance(node.operand, syntax.Name)
+               and "`" in node.operand.name else env.check(node.operand))
     if isinstance(operand, syntax.VariableUse) and not operand.variable.known:
         v = operand.variable
         if v.scope is Scope.GLOBAL and v.keys is None:

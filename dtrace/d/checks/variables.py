@@ -15,7 +15,7 @@ from dtrace.d.language.identifiers import (
     Scope,
     Variable,
 )
-from dtrace.d.language.types import DYNAMIC, LONG, is_dynamic, is_scalar, pointer_to
+from dtrace.d.language.types import DYNAMIC, LONG, VOID, is_dynamic, is_scalar, pointer_to
 from dwarf.types import Incomplete, Procedure, Type, strip
 
 
@@ -28,7 +28,7 @@ def check_name(env: Environment, node: syntax.Name) -> syntax.Expression:
     if name in env.bound:
         return env.bound[name]
     if "`" in name:
-        return _symbol(env, node)
+        return symbol_of(env, node)
     variable = env.variables.get((Scope.GLOBAL, name))
     if variable is not None:
         if variable.keys is not None:
@@ -62,7 +62,7 @@ def check_name(env: Environment, node: syntax.Name) -> syntax.Expression:
     if name == "args" or name in REGISTERS:
         raise bad_reference(place, "associative array", name, "scalar")
     if name in env.externs:
-        return _symbol(env, node)
+        return symbol_of(env, node)
     if name in env.created:
         env.refuse_unset(Scope.GLOBAL, name, place)
     raise DError("D_IDENT_UNDEF", f"failed to resolve {name}: Unknown variable name", place)
@@ -105,14 +105,24 @@ def _builtin_type(env: Environment, text: str, name: str, place: SourcePlace) ->
     return kind
 
 
-def _symbol(env: Environment, node: syntax.Name) -> syntax.Expression:
+def symbol_of(env: Environment, node: syntax.Name, addressed: bool = False) -> syntax.Expression:
+    """Return a variable or function of the kernel.
+
+    :param addressed: whether only its address is needed; it has a type then in any case.
+    :raises DError: if it is unknown, or has no type.
+    """
     module, mark, name = node.name.rpartition("`")
     symbol = env.surroundings.symbol(module, name)
     if symbol is None:
         why = "Unknown symbol name" if not module else "Module is no longer loaded"
         raise DError(
             "D_IDENT_UNDEF", f"failed to resolve {module}{mark}{name}: {why}", node.place)
-    address, kind = symbol
+    address, kind, where = symbol
+    if kind is None:
+        if not addressed:
+            raise DError("D_SYM_NOTYPES", "no symbolic type information is available for "
+                         f"{where}`{name}: No type information available for symbol", node.place)
+        kind = VOID
     use = syntax.SymbolUse(node.place, name, address)
     use.lvalue = True
     if isinstance(strip(kind), Procedure):

@@ -13,7 +13,6 @@ from dwarf.types import (
     Incomplete,
     Integer,
     Member,
-    Parameter,
     Pointer,
     Procedure,
     Structure,
@@ -197,11 +196,9 @@ def apply(specifiers: Specifiers, declarator: Declarator, universe: Universe) ->
 def _apply(kind: Type, declarator: Declarator) -> Type:
     for _ in range(declarator.pointers):
         kind = Pointer(_link(kind))
-    for what, count, parameters, variadic in reversed(declarator.suffixes):
+    for what, count, _parameters, _variadic in reversed(declarator.suffixes):
         if what == "function":
-            formals = tuple(Parameter(name, _link(of)) for name, of, _place in parameters
-                         if not is_void(of))
-            kind = Procedure(formals, variadic, _link(kind))
+            kind = Procedure((), False, _link(INT))  # as in DTrace, without the declared types
         elif what == "keys":
             raise DError("D_DECL_DYNOBJ", "cannot declare array of associative arrays",
                          declarator.place)

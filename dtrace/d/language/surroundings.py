@@ -2,18 +2,30 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from dwarf.locations import Place
 from dwarf.types import Type
 from emu.host.errors import KinstError
 
 
+class KernelSymbol(NamedTuple):
+    """A variable or function of the kernel.
+
+    :param type: None if the debug data do not have it.
+    :param module: name of the kernel or module that contains it.
+    """
+
+    address: int
+    type: Type | None
+    module: str
+
+
 class Surroundings(Protocol):
     """Interface through which the checker asks about a kernel and its probes."""
 
-    def symbol(self, module: str, name: str) -> tuple[int, Type] | None:
-        """Return the address and type of a kernel variable, or None if there is no kernel.
+    def symbol(self, module: str, name: str) -> KernelSymbol | None:
+        """Return a variable or function of the kernel, or None if there is no kernel.
 
         :raises KinstError: if there is no such variable.
         """
@@ -73,7 +85,7 @@ class Located:
 class Nowhere:
     """Surroundings of a program that runs without a kernel."""
 
-    def symbol(self, module: str, name: str) -> tuple[int, Type] | None:
+    def symbol(self, module: str, name: str) -> KernelSymbol | None:
         """Return None: there are no kernel symbols."""
         return None
 

@@ -232,6 +232,22 @@ FOUND = {
         'BEGIN { x.b = 7; x.t = "a"; trace(x.b); trace(x.t); trace(sizeof (x));\n'
         "trace(sizeof (string)); print(x); }\n", 0,
         '7a520512struct s {\n    string t = [ "a" ]\n    long b = 0x7\n}\n', ""),
+    "sums of squares of several statements have 128 bits": (
+        f"{QUIET}BEGIN {{ @ = stddev(5000000000); @ = stddev(5000000100); @ = stddev(5000000200);"
+        ' printa("%@d", @); exit(0); }\n', 0, "81\n", ""),
+    "a string and a number make a string": (
+        f'{QUIET}BEGIN {{ print("abc" + 1); print(1 + "abc"); trace("abc" + 1); x = "bcd" + 2;\n'
+        'trace(x); @["abc" + 2] = count(); trace("abc" - "abc"); }\n', 0,
+        f'string "bc"\nstring "bc"\nbcd0\n  c{1:66}\n', ""),
+    "arrays and functions have the names of CTF": (
+        f"{QUIET}struct s {{ int a[2][3]; int *(*h[2])(int); void (*g)(); char *c[2]; }} z;\n"
+        "BEGIN { print(z); }\n", 0,
+        "struct s {\n    int [2][3] a = [ [ 0, 0, 0 ], [ 0, 0, 0 ] ]\n    int (*[2])() h = [ 0, 0 ]"
+        "\n    int (*)() g = 0\n    char *[2] c = [ 0, 0 ]\n}\n", ""),
+    "aggregations are read at aggrate, buffers at switchrate": (
+        f"{QUIET}#pragma D option aggrate=300ms\n#pragma D option switchrate=100ms\n"
+        "tick-70ms { @ = sum(1); }\ntick-100ms /n++ < 7/ { printa(\"%@d \", @); }\n"
+        "tick-1010ms { exit(0); }\n", 0, "4 4 4 8 8 \n", ""),
     "a short number has a sign": (
         f'{QUIET}BEGIN {{ printf("[%+hd|% hd|%+hd|%+hu]", (short)5, (short)7, (short)-1, '
         '(unsigned short)1); }\n', 0, "[+5| 7|+65535|1]\n", ""),
