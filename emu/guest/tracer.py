@@ -97,6 +97,7 @@ class TracerCode(NamedTuple):
     :param chunks: the memory of the trampolines.
     :param enabled: the probes and what is enabled for them.
     :param copies_at_once: whether one instruction copies user memory.
+    :param addresses: whether messages about faults name the address.
     """
 
     modules: tuple[str, ...]
@@ -115,3 +116,4 @@ class TracerCode(NamedTuple):
     chunks: Chunks
     enabled: EnabledProbes
     copies_at_once: bool = False
+    addresses: bool = True

@@ -57,6 +57,8 @@ class Judge:
     def __init__(self, image: Image, memory: int, workload: str = "") -> None:
         self._kernel, self._memory, self._workload = image.path, memory, workload
         self._theirs = GuestTracer(image, memory)
+        tracer = self._theirs.machine.guest.probes.tracer
+        self._addresses = tracer is None or tracer.addresses
 
     def theirs(self, program: str) -> Outcome:
         """Run a program by the guest's dtrace(1).
@@ -86,7 +88,11 @@ class Judge:
         :raises TracerError: the program cannot be typed.
         """
         theirs = self.theirs(program)
-        return [] if theirs.status is None else differences(theirs, self.ours(program))
+        return [] if theirs.status is None else self.compared(theirs, self.ours(program))
+
+    def compared(self, theirs: Outcome, ours: Outcome) -> list[str]:
+        """Return lines that describe how two outcomes differ."""
+        return differences(theirs, ours, self._addresses)
 
 
 @contextlib.contextmanager
@@ -262,7 +268,7 @@ def judged(judge: Judge, item: Item) -> Verdict:
     if theirs.limited:
         return Verdict(name, LIMITED)
     ours = judge.ours(source)
-    found = differences(theirs, ours)
+    found = judge.compared(theirs, ours)
     if not found:
         return Verdict(name, REFUSED if theirs.refused else
                        LIMITED if unaligned(theirs, ours) else AGREES)

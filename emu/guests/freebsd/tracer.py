@@ -42,8 +42,8 @@ ENABLED = EnabledProbes(
     aggregates=frozenset(f"{name}()" for name in AGGREGATES))
 
 
-def tracer(trampoline: int, frame_on_stack: bool = False, copies_at_once: bool = False
-           ) -> TracerCode:
+def tracer(trampoline: int, frame_on_stack: bool = False, copies_at_once: bool = False,
+           addresses: bool = True) -> TracerCode:
     """Return the description of DTrace on one architecture.
 
     :param trampoline: size of a trampoline of kinst, in bytes.
@@ -57,4 +57,4 @@ def tracer(trampoline: int, frame_on_stack: bool = False, copies_at_once: bool =
         scratch=(("thread", "td_dtrace"), ("kdtrace_thread", "td_dtrace_scrpc")),
         chunks=Chunks("kinst_trampchunks", "struct trampchunk", "next.tqe_next", "addr",
                       CHUNK_SIZE, "free", trampoline), enabled=ENABLED,
-        copies_at_once=copies_at_once)
+        copies_at_once=copies_at_once, addresses=addresses)

@@ -244,10 +244,6 @@ FOUND = {
         "BEGIN { print(z); }\n", 0,
         "struct s {\n    int [2][3] a = [ [ 0, 0, 0 ], [ 0, 0, 0 ] ]\n    int (*[2])() h = [ 0, 0 ]"
         "\n    int (*)() g = 0\n    char *[2] c = [ 0, 0 ]\n}\n", ""),
-    "aggregations are read at aggrate, buffers at switchrate": (
-        f"{QUIET}#pragma D option aggrate=300ms\n#pragma D option switchrate=100ms\n"
-        "tick-70ms { @ = sum(1); }\ntick-100ms /n++ < 7/ { printa(\"%@d \", @); }\n"
-        "tick-1010ms { exit(0); }\n", 0, "4 4 4 8 8 \n", ""),
     "a short number has a sign": (
         f'{QUIET}BEGIN {{ printf("[%+hd|% hd|%+hd|%+hu]", (short)5, (short)7, (short)-1, '
         '(unsigned short)1); }\n', 0, "[+5| 7|+65535|1]\n", ""),
@@ -312,6 +308,17 @@ def test_bcopy_writes_only_to_memory_that_the_clause_has_allocated(tmp_path, to)
     assert "invalid address (0x" in outcome(path).errors
     path.write_text(path.read_text().replace(to, "this->p"))
     assert outcome(path).errors == ""
+
+
+@pytest.mark.parametrize("aggregated, switched, shown", [
+    (300, 100, "4 4 4 8 8 "), (100, 300, "4 4 4 8 8 8 12 "), (1000, 1000, "14 14 14 14 14 14 14 ")])
+def test_aggregations_are_read_at_aggrate_and_buffers_at_switchrate(tmp_path, aggregated, switched,
+                                                                   shown):
+    path = tmp_path / "script.d"
+    path.write_text(f"{QUIET}#pragma D option aggrate={aggregated}ms\n"
+                    f"#pragma D option switchrate={switched}ms\ntick-70ms {{ @ = sum(1); }}\n"
+                    'tick-100ms /n++ < 7/ { printa("%@d ", @); }\ntick-1010ms { exit(0); }\n')
+    assert outcome(path).output == f"{shown}\n"
 
 
 def test_times_before_1970_are_rounded_as_in_c():

@@ -75,7 +75,7 @@ GUEST = freebsd(
     releases="riscv/riscv64",
     tracepoint=bytes.fromhex("13000000"),  # no-op at static probes (machine/sdt_machdep.h)
     context=CONTEXT,
-    tracer=tracer(trampoline=8),
+    tracer=tracer(trampoline=8, addresses=False),  # dtrace_getarg() is not implemented
     interrupts=("intr_irq_handler",),
     # CPUs execute mpentry at startup, before the MMU is on.
     entry_path=frozenset({"mpentry", "cpu_exception_handler", "cpu_exception_handler_supervisor",
