@@ -14,6 +14,8 @@ from dtrace.judge.outcome import Outcome
 # A test's name as in the suite's own program: what is expected, and the tag of an error or of drops
 NAMES = ((re.compile(r"tst\..*"), 0, ""), (re.compile(r"err\.(D_[A-Z0-9_]+)\..*"), 1, "-x errtags"),
          (re.compile(r"err\..*"), 1, ""), (re.compile(r"drp\.([A-Z0-9_]+)\..*"), 0, "-x droptags"))
+# What kdtrace may say before another message
+NOTE = re.compile(r"dtrace: `\S+: using the value in ")
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def why_failed(test: SuiteTest, outcome: Outcome) -> str:
         return "other output"
     if test.errors is not None and outcome.errors != test.errors:
         return "other messages"
-    first = outcome.errors.partition("\n")[0]
+    first = next((line for line in outcome.errors.splitlines() if not NOTE.match(line)), "")
     if test.tag and not (re.search(rf": \[{test.tag}\] line \d+:", first) if test.status else
                          f"[{test.tag}] " in outcome.errors):
         return f"no {test.tag}"
