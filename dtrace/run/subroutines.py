@@ -8,6 +8,7 @@ import ipaddress
 import re
 from collections.abc import Callable
 
+from dtrace.bpf.interpreter import signed
 from dtrace.bpf.layout import Fault
 
 MAX_BASE = 36
@@ -322,7 +323,7 @@ class _Json:
         if kind not in (b"{", b"["):
             return False
         self.at += 1
-        number = 0
+        number, index = 0, signed(strtoll(part, 10))  # as in DTrace, text without digits is index 0
         while True:
             letter = self.skip()
             if letter in (b"", b"}", b"]"):
@@ -335,7 +336,7 @@ class _Json:
                 if key == part:
                     self.skip()
                     return True
-            elif part.isdigit() and number == int(part[:18]):
+            elif number == index:
                 return True
             if self.element() is None:
                 return False

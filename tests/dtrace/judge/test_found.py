@@ -244,6 +244,10 @@ FOUND = {
         "BEGIN { print(z); }\n", 0,
         "struct s {\n    int [2][3] a = [ [ 0, 0, 0 ], [ 0, 0, 0 ] ]\n    int (*[2])() h = [ 0, 0 ]"
         "\n    int (*)() g = 0\n    char *[2] c = [ 0, 0 ]\n}\n", ""),
+    "an index of a JSON array without digits is 0": (
+        f"{QUIET}#pragma D option strsize=4\n"
+        'BEGIN { trace(strtoll(json("[[7]]", "[0][0]"))); trace(strtoll(json("[2]", "[x]"))); }\n',
+        0, "72\n", ""),
     "a short number has a sign": (
         f'{QUIET}BEGIN {{ printf("[%+hd|% hd|%+hd|%+hu]", (short)5, (short)7, (short)-1, '
         '(unsigned short)1); }\n', 0, "[+5| 7|+65535|1]\n", ""),
