@@ -319,10 +319,9 @@ class Hosted:
         return bytes(self.rt.read(self._of_program(address, size), size, not self.copies_at_once))
 
     def _copyinto(self, a: int, b: int, c: int, *_rest: int) -> int:
-        content = self._read_program(a, b)
         if not self.rt.allocated(c, b):
             raise RuntimeFault(Fault.BAD_ADDRESS, c)
-        self.rt.write(c, content)
+        self.rt.write(c, self._read_program(a, b))
         return 0
 
     def _copyinstr(self, a: int, b: int, *_rest: int) -> int:

@@ -100,7 +100,8 @@ class SuiteTask(KeptTask[Item, Passed, GuestTracer]):
     def named(self, item: Item) -> bytes:
         """Return the key under which a store keeps a test."""
         test, source = item
-        return json.dumps([test.name, source]).encode()
+        return json.dumps([test.name, source, test.status, test.tag, test.options, test.output,
+                           test.errors]).encode()
 
     def kept(self, item: Item, result: Passed) -> Kept | None:
         """Convert a result for storage; that of a test which was not run is not stored."""

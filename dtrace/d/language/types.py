@@ -320,16 +320,11 @@ class Universe:
             self.define(name, self._named[of])
 
     def width(self, kind: Type) -> int:
-        """Return the size of a type in bytes, like ``width()``; strings have the program's size."""
-        count, element = 1, kind
-        for _ in range(MAX_DIMENSIONS):
-            if is_string(element):
-                return count * self.string_size()
-            array = strip(element)
-            if not isinstance(array, Array):
-                break
-            count, element = count * (array.count or 0), array.element
-        return width(kind)
+        """Return the size of a type in bytes, like ``width()``; a string has the program's size.
+
+        The elements of an array of strings have the default size.
+        """
+        return self.string_size() if is_string(kind) else width(kind)
 
     def define(self, name: str, kind: Type) -> None:
         """Define a typedef."""
