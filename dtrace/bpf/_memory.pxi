@@ -102,6 +102,12 @@ cdef int64_t text(Machine *m, uint64_t address, uint8_t *to, uint64_t limit) noe
             if part and r.end != NULL:  # a string ends at the latest with its variable
                 i = r.end[(address & LOW32) >> 3]
                 part = i - (address & LOW32) if i > (address & LOW32) else 0
+            elif part and (address >> 32) - BASE == <uint64_t>R_DYNAMIC and m.chunk_size:
+                i = (address & LOW32) / m.chunk_size
+                part = m.variable[m.chunk[i].variable].size if (
+                    i < m.chunk_count and m.chunk[i].used) else 0
+                i = (address & LOW32) % m.chunk_size
+                part = part - i if part > i else 0
             while n < limit and n < part and data[n] != 0:
                 to[n] = data[n]
                 n += 1

@@ -326,7 +326,12 @@ class ExpressionCode(ValueCode):
             self.out.store(1, 0, 0)
         else:
             self.out.move(2, 0)
-            self.out.constant(3, self.storage.size(e.kind))
+            size = self.storage.size(e.kind)
+            if size % 8:  # the key's last word may hold bytes of another key
+                self.out.move(3, 1)
+                self.out.alu_constant(Alu.ADD, 3, size // 8 * 8)
+                self.out.store_constant(3, 0, 0)
+            self.out.constant(3, size)
             self.out.storing = storing
             self.out.helper(Helper.COPY)
             self.out.storing = False

@@ -325,6 +325,21 @@ def test_aggregations_are_read_at_aggrate_and_buffers_at_switchrate(tmp_path, ag
     assert outcome(path).output == f"{shown}\n"
 
 
+def test_a_structure_in_a_key_is_compared_without_what_follows_it(tmp_path):
+    path = tmp_path / "script.d"
+    path.write_text(f"{QUIET}struct t {{ int a; int b; int c; }}; struct t v; long y[long, long];\n"
+                    "BEGIN { v.a = 1; y[-1, -1] = 1; @[v] = count(); y[3, 3] = 1; @[v] = count();\n"
+                    f'printa("%@d", @); }}\n{LAST}')
+    assert outcome(path).output.splitlines()[0] == "2"
+
+
+def test_a_string_of_an_array_ends_before_its_key(tmp_path):
+    path = tmp_path / "script.d"
+    path.write_text(f'{QUIET}#pragma D option strsize=10\nBEGIN {{ x["k"] = "0123456789abc";\n'
+                    f'printf("[%s]", x["k"] + 16); }}\n{LAST}')
+    assert outcome(path).output.splitlines()[0] == "[]"
+
+
 def test_times_before_1970_are_rounded_as_in_c():
     assert moment("Y", -1) == moment("Y", 999_999_999) == moment("Y", -999_999_999)
     assert moment("Y", -10**9) != moment("Y", 0)
