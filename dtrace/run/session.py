@@ -227,8 +227,8 @@ class Session(LinkedPrograms):
     def hurry(self) -> None:
         """Consume the buffers as soon as possible, before the next regular time.
 
-        This may be called at any time, also from a signal handler. It does nothing if the program
-        says when the buffers are consumed.
+        This may be called at any time, also from a signal handler. It does nothing if one of
+        ``RATES`` differs from its default.
         """
         if self.guest is None or self.stopped or any(
                 self.options.number(name) != DEFAULTS[name] for name in RATES):
